@@ -1,0 +1,153 @@
+"""What all learners share: the two protocols, schedules, the weight update and the reading of stats.
+
+    loss --backward--> gradients --clip--> optimizer --> weights
+      +--> stats stay on the device until a pass over the batch is done, are read once, and must be finite
+
+Must not know any single algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from srl.errors import UserError
+
+ADAM_EPS = 1e-5
+"""Larger than torch's 1e-8, as in the original PPO: tiny second moments early in a run would make huge steps."""
+RMSPROP_DECAY = 0.99
+"""As in the original IMPALA."""
+
+Batch: TypeAlias = dict[str, Any]
+Stats: TypeAlias = dict[str, Tensor]
+
+
+class Evaluation(Protocol):
+    """What a policy says of the actions and observations of a batch, each [T, B]."""
+
+    @property
+    def log_prob(self) -> Tensor: ...
+    @property
+    def entropy(self) -> Tensor: ...
+    @property
+    def value(self) -> Tensor: ...
+
+
+class Policy(Protocol):
+    """What a learner asks of a policy."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:
+        """Log-probability and entropy of actions, and values, with gradients; leading dimensions [T, B]."""
+        ...
+
+    def value(self, obs: Any, first: Tensor, state: Any) -> Tensor:
+        """Values alone."""
+        ...
+
+    def value_scale(self) -> Tensor:
+        """The unit values are learned in."""
+        ...
+
+    def update_value_stats(self, targets: Tensor) -> None:
+        """Take value targets into the statistics behind value_scale; outputs stay the same."""
+        ...
+
+    def observe(self, obs: Any) -> None:
+        """Take the float leaves of rows of observations into the statistics of the observation normaliser."""
+        ...
+
+
+class Learner(Protocol):
+    """Turns batches into better weights of one policy."""
+
+    def step(self, batch: Batch, progress: float) -> dict[str, float]:
+        """Learn from one batch; progress is the part of the run that is over."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that an exact continuation needs besides the policy's module."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state_dict."""
+        ...
+
+
+def require_rows(batch: Batch) -> None:
+    """Refuse a batch in which nothing happened."""
+    if not batch["valid"].any():
+        raise UserError("a batch has no valid row to learn from: use longer segments or more environments")
+
+
+def linear(start: float, end: float | None, progress: float) -> float:
+    """From start to end as progress goes from 0 to 1; start when there is no end."""
+    return start if end is None else start + (end - start) * progress
+
+
+class Update:
+    """Makes weights follow a loss down: backward, clip, optimizer step, count."""
+
+    def __init__(self, module: nn.Module, optimizer: str, max_grad_norm: float | None) -> None:
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        if optimizer == "adam":
+            # The learning rate given here is never used: every step brings its own.
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.parameters, 0.0, eps=ADAM_EPS, fused=True)
+        else:
+            self.optimizer = torch.optim.RMSprop(self.parameters, 0.0, alpha=RMSPROP_DECAY, eps=ADAM_EPS, foreach=True)
+        self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
+        self.count = 0
+
+    def step(self, loss: Tensor, learning_rate: float) -> Tensor:
+        """One step of the weights; the norm of the gradient before clipping, still on the device."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        self.count += 1
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state and the number of steps made."""
+        return {"optimizer": self.optimizer.state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state_dict."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.count = state["count"]
+
+
+def read_stats(who: str, updates: list[Stats], count: int, batch: Batch) -> dict[str, float]:
+    """The means over updates, the last of which was number count; FloatingPointError if one is not finite.
+
+    Reads the device once. By then the weights have taken the bad step: a run goes on from a checkpoint, not from here.
+    """
+    names = list(updates[0])
+    table = torch.stack([torch.stack(list(stats.values())) for stats in updates]).tolist()
+    for number, row in enumerate(table, count - len(updates) + 1):
+        for name, value in zip(names, row, strict=True):
+            if not math.isfinite(value):
+                cause = _not_finite(batch)
+                raise FloatingPointError(f"{who}: {name} is {value} in update {number}{cause}")
+    return {name: math.fsum(column) / len(table) for name, column in zip(names, zip(*table, strict=True), strict=True)}
+
+
+def mean_of(stats: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Key by key mean of dicts with the same keys."""
+    rows = list(stats)
+    return {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+
+def _not_finite(batch: Batch) -> str:
+    """Which of the numbers that came with the batch were already bad, to say where to look first."""
+    valid = batch["valid"]
+    bad = [name for name in ("reward", "value", "log_prob") if not batch[name][valid].isfinite().all()]
+    return f"; the batch itself has a {' and '.join(bad)} that is not finite" if bad else ""

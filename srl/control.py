@@ -1,0 +1,283 @@
+"""The life of a run: start, watch, report, evaluate, stop, and leave nothing behind.
+
+    describe -> start -> [ messages -> metrics, console;  ends and silences -> failure;  Ctrl-C -> finish ] -> close
+
+Control computes nothing that a run's result depends on: trainers count, and say when they are finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from srl import runs
+from srl.console import Console, View, summary_lines
+from srl.experiment import Experiment, only
+from srl.launchers.base import Event, Launcher, WorkerFailed
+from srl.launchers.plan import Task, tasks_of
+from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.runs import Run
+
+LauncherName = Literal["local", "serial"]
+POLL_SECONDS = 0.25
+CLOSE_SECONDS = 5.0
+"""A worker that does not close in so long is killed."""
+FINISH_SECONDS = 10.0
+"""A trainer that is asked to finish has so long to write its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    path: Path
+    summary: dict[str, Any]
+
+
+def train(
+    experiment: Experiment,
+    *,
+    launcher: LauncherName = "local",
+    runs_folder: str | Path = "runs",
+    name: str | None = None,
+    quiet: bool = False,
+    command: list[str] | None = None,
+) -> Result:
+    """Run an experiment to its end and say how it ended."""
+    experiment.check()
+    console = Console(quiet)
+    with _launched(launcher) as launched:
+        shapes = launched.describe(experiment)
+        env = str(only(experiment.actors)[1].env)
+        run = runs.create(Path(runs_folder), experiment, env, name, command or sys.argv)
+        return Control(experiment, launched, run, console).run(shapes)
+
+
+def resume(run: Run, experiment: Experiment, *, launcher: LauncherName = "local", quiet: bool = False) -> Result:
+    """Go on with a run from its last checkpoint."""
+    with _launched(launcher) as launched:
+        shapes = launched.describe(experiment.check())
+        return Control(experiment, launched, run, Console(quiet), resume=True).run(shapes)
+
+
+@contextlib.contextmanager
+def _launched(name: LauncherName) -> Iterator[Launcher]:
+    launcher = _launcher(name)
+    try:
+        yield launcher
+    finally:
+        launcher.close(0.0)
+
+
+def _launcher(name: LauncherName) -> Launcher:
+    # Imported here, because the serial launcher loads torch and the command line should not wait for it.
+    if name == "serial":
+        from srl.launchers.serial import SerialLauncher
+
+        return SerialLauncher()
+    from srl.launchers.local import LocalLauncher
+
+    return LocalLauncher()
+
+
+class Control:
+    """Watches one run."""
+
+    def __init__(
+        self, experiment: Experiment, launcher: Launcher, run: Run, console: Console, *, resume: bool = False
+    ) -> None:
+        self._experiment = experiment
+        self._launcher = launcher
+        self._run = run
+        self._console = console
+        self._resume = resume
+        self._tasks = tasks_of(experiment)
+        self._meter = Meter()
+        self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
+        self._sinks: list[Sink] = []
+        self._finished: dict[Task, dict[str, Any]] = {}
+        self._evaluated: dict[Task, dict[str, Any]] = {}
+        self._signal: int | None = None
+        self._reason = ""
+
+    def run(self, shapes: dict[str, Any]) -> Result:
+        """Start the workers, watch them to the end, and write down how it ended."""
+        self._console.begin(_title(self._experiment), str(self._run.path))
+        status, failure = "failed", None
+        with self._signals():
+            try:
+                self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path)]
+                self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+                self._watch()
+                status = "interrupted" if self._signal else "completed"
+            except BaseException as error:
+                failure, self._reason = error, str(error) or type(error).__name__
+                raise
+            finally:
+                self._launcher.close(CLOSE_SECONDS if failure is None else 1.0)
+                summary = self._close(status)
+        self._console.end(self._view)
+        for line in summary_lines(summary):
+            self._console.say(line)
+        if self._signal == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+        if self._signal:
+            raise KeyboardInterrupt
+        return Result(self._run.path, summary)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C asks the trainers to finish, the second ends at once."""
+
+        def handle(number: int, _: Any) -> None:
+            if self._signal:
+                raise KeyboardInterrupt
+            self._signal = number
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _watch(self) -> None:
+        """Until every trainer has finished and the last version is evaluated."""
+        trainers = [task for task in self._tasks if task.kind == "trainer"]
+        give_up: float | None = None
+        while len(self._finished) < len(trainers):
+            self._turn()
+            if self._signal and give_up is None:
+                give_up = time.monotonic() + FINISH_SECONDS
+                for task in trainers:
+                    self._launcher.tell(task, {"do": "finish", "reason": "interrupted"})
+            if give_up is not None and time.monotonic() > give_up:
+                self._reason = "interrupted; the trainer did not finish in time, the last checkpoint is an older one"
+                return
+        if not self._signal:
+            self._last_evaluation()
+
+    def _last_evaluation(self) -> None:
+        evaluators = [task for task in self._tasks if task.kind == "evaluator"]
+        self._ask_to_evaluate(evaluators)
+        version = max(int(done["version"]) for done in self._finished.values())
+        while not self._signal and any(
+            self._evaluated.get(task, {}).get("version", -1) < version for task in evaluators
+        ):
+            self._turn()
+
+    def _turn(self) -> None:
+        for event in self._launcher.poll(POLL_SECONDS):
+            self._handle(event)
+        for task, age in self._launcher.ages().items():
+            if age > self._experiment.stall_seconds:
+                raise WorkerFailed(f"{task.name} has shown no sign of life for {age:.0f} s{self._log_hint(task)}")
+        self._view.bound = self._meter.bound()
+        self._console.update(self._view)
+
+    def _handle(self, event: Event) -> None:
+        message = event.message
+        kind = message["kind"]
+        if kind == "clock":
+            self._meter.add(event.task.kind, message)
+        elif kind == "progress":
+            self._progress(message)
+        elif kind == "evaluation":
+            self._evaluation(event.task, message)
+        elif kind == "finished":
+            self._finished[event.task] = message["summary"]
+            self._reason = message["reason"]
+        elif kind == "exit":
+            raise WorkerFailed(f"{event.task.name} {_say_exit(message['status'])}{self._log_hint(event.task)}")
+        else:
+            raise WorkerFailed(f"{event.task.name}: {message['error']}", message["traceback"])
+
+    def _progress(self, message: dict[str, Any]) -> None:
+        row, view = message["row"], self._view
+        steps, seconds = row[STEPS], row["time/seconds"]
+        view.fps = (steps - view.steps) / max(seconds - view.seconds, 1e-9)
+        before = view.steps
+        view.steps, view.seconds, view.version = steps, seconds, row["train/version"]
+        view.reward = row.get("rollout/ep_rew_mean")
+        view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
+        if view.reward is not None:
+            view.curve.append(view.reward)
+        self._write({**row, "time/fps": round(view.fps, 1), **self._meter.row()})
+        due = [
+            task
+            for task in self._tasks
+            if task.kind == "evaluator" and _crosses(before, steps, self._experiment.actors[task.group].evaluate)
+        ]
+        self._ask_to_evaluate(due)
+
+    def _ask_to_evaluate(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            self._launcher.tell(task, {"do": "evaluate"})
+
+    def _evaluation(self, task: Task, message: dict[str, Any]) -> None:
+        self._evaluated[task] = message
+        self._view.evaluation = message["mean_reward"]
+        self._write(
+            {
+                STEPS: message["steps"],
+                "eval/version": message["version"],
+                "eval/mean_reward": message["mean_reward"],
+                "eval/std_reward": message["std_reward"],
+                "eval/mean_ep_length": message["mean_ep_length"],
+            }
+        )
+
+    def _write(self, row: dict[str, Any]) -> None:
+        for sink in self._sinks:
+            sink.write(row)
+
+    def _close(self, status: str) -> dict[str, Any]:
+        self._console.end()
+        for sink in self._sinks:
+            sink.close()
+        summary: dict[str, Any] = {"status": status, "reason": self._reason, **self._view_summary()}
+        for done in self._finished.values():
+            summary |= done
+        if self._evaluated:
+            summary["eval_mean_reward"] = self._view.evaluation
+        summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
+        summary["bound"] = self._view.bound
+        self._run.write_summary(summary)
+        return summary
+
+    def _view_summary(self) -> dict[str, Any]:
+        view = self._view
+        return {
+            "steps": view.steps,
+            "seconds": view.seconds,
+            "episodes": view.episodes,
+            "ep_rew_mean": view.reward,
+            "best_ep_rew_mean": view.best,
+            "version": view.version,
+        }
+
+    def _log_hint(self, task: Task) -> str:
+        return f"; its log is {self._run.logs / (task.name + '.log')}"
+
+
+def _title(experiment: Experiment) -> str:
+    name, actors = only(experiment.actors)
+    return f"{experiment.name} on {actors.env}, seed {experiment.seed}: {actors.count} x {actors.ring} x {actors.envs} environments"
+
+
+def _crosses(before: int, after: int, evaluate: Any) -> bool:
+    return before // evaluate.every != after // evaluate.every
+
+
+def _say_exit(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended on its own with code {status}"

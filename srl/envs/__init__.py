@@ -1,0 +1,1 @@
+"""Environments: many worlds stepped together, and the adapters that make them so."""

@@ -1,0 +1,218 @@
+"""What an environment is to the rest: an EnvBatch, and how one is made from a name or a callable.
+
+    "CartPole-v1"            a Gymnasium id
+    "module:Id-v0"           the same, after importing a module that registers it
+    "module:attribute"       any of the callables below, found in a module
+    a gymnasium.Env class, or a function returning an Env           called once per environment
+    a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
+                                                                    gymnasium VectorEnv or an EnvBatch
+
+An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. This
+module must not know who steps an EnvBatch, nor where the arrays it writes into lie.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial, reduce
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, registry
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from srl.envs.gym import GymBatch
+from srl.envs.vector import VectorBatch
+from srl.errors import UserError, nearest
+from srl.tree import Array, SpecTree, Tree
+
+Source = str | Callable[..., Any]
+"""What an environment is made from."""
+
+_VERSIONED = re.compile(r".+-v\d+")
+
+
+@runtime_checkable
+class EnvBatch(Protocol):
+    """Many worlds stepped together, each resetting itself in the step after its episode's end."""
+
+    size: int
+    """Number of rows."""
+    obs: SpecTree
+    """One row of observations."""
+    action: SpecTree
+    """One row of actions."""
+    mask: SpecTree | None
+    """One row of legal actions, when the environment says which are legal."""
+    frames_per_step: int
+    """How many frames of the world pass in one step."""
+
+    def reset(self, seed: int, out: dict[str, Any]) -> None:
+        """Start an episode in every row; writes out["obs"], and out["mask"] if there are masks."""
+        ...
+
+    def step(self, action: Tree, out: dict[str, Any]) -> None:
+        """Play one action per row; also writes out["reward"], out["terminated"] and out["truncated"].
+
+        A row whose episode has just ended shows its true final observation. The next step ignores that row's action
+        and writes the first observation of its next episode, reward 0 and flags False.
+        """
+        ...
+
+    def render(self) -> Array | None:
+        """The picture of environment 0, when it was built to draw one."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the environments hold."""
+        ...
+
+
+def name_of_env(env: Source) -> str:
+    """How people read which environment this is."""
+    if isinstance(env, str):
+        return env
+    made = env.func if isinstance(env, partial) else env
+    return f"{made.__module__}:{getattr(made, '__qualname__', type(made).__qualname__)}"
+
+
+def check_name(env: Source) -> None:
+    """Refuse a name that stands for no environment, without building one."""
+    _resolve(env)
+
+
+def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mode: str | None = None) -> EnvBatch:
+    """Build `size` environments, each with the keyword arguments `kwargs`."""
+    name = name_of_env(env)
+    if size < 1:
+        raise UserError(f"{name}: the number of environments is {size}; it must be at least 1")
+    options = dict(kwargs or {})
+    if render_mode is not None:
+        options["render_mode"] = render_mode
+    with _building(name):
+        source = _resolve(env)
+        if isinstance(source, EnvSpec):
+            return _make_registered(source, size, options, name)
+        return _make_from_callable(source, size, options, name)
+
+
+def _make_registered(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> EnvBatch:
+    vector = _native_vector(spec, size, options, name)
+    if vector is not None:
+        return VectorBatch(vector, name)
+    # Gymnasium's checker is one more call around every step and only warns; what the rows need is checked here.
+    build = partial(gymnasium.make, spec.id, **{"disable_env_checker": True, **options})
+    return GymBatch(build, size, name)
+
+
+def _native_vector(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> VectorEnv[Any, Any, Any] | None:
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        return None
+    # Vector environments seldom draw all that their single form draws.
+    if "render_mode" in options and spec.entry_point is not None:
+        return None
+    vector = gymnasium.make_vec(spec.id, num_envs=size, vectorization_mode="vector_entry_point", **options)
+    if spec.entry_point is None or vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP:
+        return vector
+    vector.close()
+    return None
+
+
+def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str, Any], name: str) -> EnvBatch:
+    if not _takes_num_envs(source):
+        first = source(**options)
+        if isinstance(first, gymnasium.Env):
+            return GymBatch(_first_then(first, partial(source, **options)), size, name)
+        made = first
+    else:
+        made = source(num_envs=size, **options)
+    batch = VectorBatch(made, name) if isinstance(made, VectorEnv) else made
+    if not isinstance(batch, EnvBatch):
+        raise UserError(
+            f"{name} gives a {type(made).__name__}; it must give a gymnasium Env, a VectorEnv or an EnvBatch"
+        )
+    if batch.size != size:
+        batch.close()
+        raise UserError(f"{name} gives {batch.size} environments, not {size}; let it take the number as num_envs")
+    return batch
+
+
+def _takes_num_envs(source: Callable[..., Any]) -> bool:
+    if isinstance(source, type) and issubclass(source, gymnasium.Env | VectorEnv):
+        return issubclass(source, VectorEnv)
+    return "num_envs" in inspect.signature(source).parameters
+
+
+def _first_then(first: Any, build: Callable[[], Any]) -> Callable[[], Any]:
+    """A builder that gives `first`, which had to be built to see what it is, and then builds the others."""
+    ready = [first]
+    return lambda: ready.pop() if ready else build()
+
+
+@contextmanager
+def _building(name: str) -> Generator[None]:
+    """Say in one line what is missing or mistyped; keep quiet about old habits inside the packages of others."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message=".*AutoresetMode")
+            yield
+    except (ImportError, DependencyNotInstalled) as error:
+        raise UserError(f"{name} cannot be built: {error}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise UserError(f"{name} cannot be built: {error}") from error
+
+
+def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
+    if not isinstance(env, str):
+        if not callable(env):
+            raise UserError(f"an environment is a name or a callable, not {env!r}; pass the class or a function")
+        return env
+    module, colon, rest = env.rpartition(":")
+    if not colon:
+        return _registered(rest, env)
+    found = _import(module, env)
+    return _registered(rest, env) if _VERSIONED.fullmatch(rest) else _attribute(found, rest, env)
+
+
+def _registered(env_id: str, env: str) -> EnvSpec:
+    spec = registry.get(env_id)
+    if spec is None:
+        raise UserError(f"no environment {env!r} is registered with Gymnasium{nearest(env_id, registry)}")
+    return spec
+
+
+def _import(module: str, env: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"environment {env!r}: no module {error.name!r}; is it installed or on PYTHONPATH?"
+            ) from error
+        raise UserError(f"environment {env!r}: importing {module!r} failed: {error}") from error
+    except ImportError as error:
+        raise UserError(f"environment {env!r}: importing {module!r} failed: {error}") from error
+
+
+def _attribute(module: Any, path: str, env: str) -> Callable[..., Any]:
+    def step_into(owner: Any, name: str) -> Any:
+        if not hasattr(owner, name):
+            hint = nearest(name, (known for known in vars(owner) if not known.startswith("_")))
+            raise UserError(f"environment {env!r}: {owner.__name__} has no {name!r}{hint}")
+        return getattr(owner, name)
+
+    found = reduce(step_into, path.split("."), module)
+    if not callable(found):
+        raise UserError(f"environment {env!r} is a {type(found).__name__}; it must be a class or a function")
+    return found

@@ -1,0 +1,52 @@
+"""What a launcher promises: workers come to life, their messages arrive, and in the end nothing is left.
+
+A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from srl.experiment import Experiment
+from srl.launchers.plan import Task
+from srl.runs import Run
+from srl.streams.base import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a worker said, or that happened to it."""
+
+    task: Task
+    message: dict[str, Any]
+
+
+class WorkerFailed(Exception):
+    """A worker ended as it should not; the message says which and why, the text of its traceback is attached."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+class Launcher(Protocol):
+    """Starts the workers of one run and carries what they say."""
+
+    def describe(self, experiment: Experiment) -> dict[str, Shapes]:
+        """The shapes of every policy, found where workers will live."""
+
+    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
+        """Start every worker."""
+
+    def poll(self, seconds: float) -> list[Event]:
+        """What happened, waiting at most so long for the first."""
+
+    def tell(self, task: Task, message: dict[str, Any]) -> None:
+        """Say something to a worker that lives."""
+
+    def ages(self) -> dict[Task, float]:
+        """Seconds since each worker was last seen alive."""
+
+    def close(self, patience: float) -> None:
+        """Close every worker; those that do not end in time are killed. Nothing is left when this returns."""

@@ -1,0 +1,235 @@
+"""Wiring: a task becomes a worker, with its edges, where it lives.
+
+This is the one place where environments, models, algorithms, streams and workers meet; none of them knows another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from srl.envs.base import make
+from srl.errors import UserError
+from srl.experiment import Actors, Experiment
+from srl.launchers import plan
+from srl.launchers.plan import Resource, Task
+from srl.params import file as checkpoints
+from srl.params.shm import Publisher, Reader
+from srl.streams.base import ActClient, Shapes
+from srl.streams.inline import InlineClient
+from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
+from srl.tree import spec_of
+from srl.workers.actor import Actor, Rollout
+from srl.workers.base import Link, Worker
+from srl.workers.evaluator import Evaluator
+from srl.workers.policy import PolicyWorker
+from srl.workers.trainer import Progress, Trainer
+
+
+def seed_of(experiment: Experiment, *words: object) -> int:
+    """A seed for one part of the run, the same wherever and whenever it is drawn."""
+    text = "/".join(map(str, (experiment.seed, *words)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
+
+
+def device_of(name: str) -> torch.device:
+    """The device that a setting names; auto takes a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda was asked for, but torch sees no GPU here; use --device cpu, or see srl doctor")
+    return device
+
+
+def describe(experiment: Experiment) -> dict[str, Shapes]:
+    """The shapes of every policy, found by building one environment of each group and each policy once."""
+    shapes: dict[str, Shapes] = {}
+    for name, actors in experiment.actors.items():
+        envs = make(actors.env, 1, actors.env_kwargs)
+        try:
+            spaces = (envs.obs, envs.action, envs.mask)
+            frames = envs.frames_per_step
+        finally:
+            envs.close()
+        known = shapes.get(actors.policy)
+        if known is None:
+            shapes[actors.policy] = _describe_policy(experiment, actors.policy, spaces, frames)
+        elif (known.obs, known.action, known.mask) != spaces:
+            raise UserError(f"actors {name!r} share policy {actors.policy!r} with others whose spaces differ")
+    return shapes
+
+
+def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, Any], frames: int) -> Shapes:
+    obs, action, mask = spaces
+    policy = experiment.policies[name].model.build(obs, action, mask, device="cpu", seed=0)
+    weights = {key: spec_of(tensor.detach().cpu().numpy()) for key, tensor in policy.module.state_dict().items()}
+    return Shapes(obs, action, mask, policy.state, policy.extras, policy.noise, weights, frames)
+
+
+class Builder:
+    """Builds the workers of one run."""
+
+    def __init__(
+        self, experiment: Experiment, shapes: Mapping[str, Shapes], folder: Path, *, resume: bool = False
+    ) -> None:
+        self._experiment = experiment
+        self._shapes = dict(shapes)
+        self._folder = folder
+        self._resume = resume
+
+    def threads(self, task: Task) -> int:
+        """Threads that torch may use in this worker."""
+        groups = {"trainer": "trainers", "policy": "policies", "actor": "actors", "evaluator": "actors"}
+        return getattr(self._experiment, groups[task.kind])[task.group].threads
+
+    def build(self, task: Task, resources: Mapping[str, Resource], link: Link) -> Worker:
+        """The worker of a task."""
+        builders = {
+            "trainer": self._trainer,
+            "policy": self._policy_worker,
+            "actor": self._actor,
+            "evaluator": self._evaluator,
+        }
+        return builders[task.kind](task, resources, link)
+
+    def _policy(self, name: str, device: torch.device) -> Any:
+        shapes = self._shapes[name]
+        seed = seed_of(self._experiment, "policy", name)
+        model = self._experiment.policies[name].model
+        return model.build(shapes.obs, shapes.action, shapes.mask, device=str(device), seed=seed)
+
+    def _reader(self, name: str, policy: Any, resources: Mapping[str, Any]) -> Reader:
+        return Reader(self._shapes[name].params, resources[f"params/{name}"], policy.module)
+
+    def _trainer(self, task: Task, resources: Mapping[str, Any], link: Link) -> Trainer:
+        trainers = self._experiment.trainers[task.group]
+        device = device_of(trainers.device)
+        policy = self._policy(trainers.policy, device)
+        learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
+        progress = Progress()
+        if self._resume:
+            checkpoint = checkpoints.load(self._folder / "checkpoints", "latest")
+            training = checkpoint.training()
+            policy.module.load_state_dict(checkpoint.weights())
+            learner.load_state_dict(training["learner"])
+            progress = Progress.from_plain(training["progress"])
+        return Trainer(
+            learner,
+            policy.module.state_dict,
+            self._consumer(trainers.train, self._shapes[trainers.policy], resources),
+            Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"]).publish,
+            lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
+            link,
+            stop=self._experiment.stop,
+            log_every=self._experiment.log_every,
+            checkpoint_every=self._experiment.checkpoint_every,
+            frames_per_step=self._shapes[trainers.policy].frames_per_step,
+            device=device,
+            progress=progress,
+        )
+
+    def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
+        train = self._experiment.streams[stream]
+        lanes = plan.lanes_of(self._experiment, plan.train_actors(self._experiment, stream))
+        actors = 1 + lanes[-1].actor
+        return ShmConsumer(
+            plan.segments_of(self._experiment, stream, shapes),
+            resources[f"train/{stream}"],
+            lanes,
+            [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
+            resources[f"train/{stream}/full"],
+            batch=train.batch,
+            max_lag=train.max_lag,
+            late=train.late,
+        )
+
+    def _save(self, name: str, weights: Any, meta: dict[str, Any], training: Any, link: str) -> str:
+        shapes = self._shapes[name]
+        spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
+        digest = checkpoints.sha256_of(weights)
+        meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
+        checkpoints.save(self._folder / "checkpoints", weights, meta, training, link)
+        checkpoints.prune(self._folder / "checkpoints", self._experiment.keep)
+        return digest
+
+    def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
+        name = task.group
+        policies = self._experiment.policies[name]
+        policy = self._policy(name, device_of(policies.device))
+        lanes = plan.lanes_of(self._experiment, plan.act_actors(self._experiment, name))
+        server = ShmActServer(
+            self._shapes[name],
+            lanes,
+            resources[f"act/{name}"],
+            resources[f"act/{name}/requests"],
+            [resources[f"act/{name}/replies/{at}"] for at in range(1 + lanes[-1].actor)],
+            policies.max_batch,
+        )
+        return PolicyWorker(policy, self._reader(name, policy, resources), server)
+
+    def _actor(self, task: Task, resources: Mapping[str, Any], link: Link) -> Actor:
+        actors = self._experiment.actors[task.group]
+        stream = actors.train or ""
+        train = self._experiment.streams[stream]
+        shapes = self._shapes[actors.policy]
+        feeders = plan.train_actors(self._experiment, stream)
+        at = feeders.index(task)
+        train_lanes = [lane.index for lane in plan.lanes_of(self._experiment, feeders) if lane.actor == at]
+        rollouts = [
+            Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, "lane", stream, lane), chunk=train.chunk)
+            for lane in train_lanes
+        ]
+        act, act_lanes = self._act_client(task, actors, resources)
+        producer = ShmProducer(
+            plan.segments_of(self._experiment, stream, shapes),
+            resources[f"train/{stream}"],
+            resources[f"train/{stream}/credits/{at}"],
+            resources[f"train/{stream}/full"],
+        )
+        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes)
+
+    def _envs(self, actors: Actors) -> Any:
+        return make(actors.env, actors.envs, actors.env_kwargs)
+
+    def _act_client(self, task: Task, actors: Actors, resources: Mapping[str, Any]) -> tuple[ActClient, list[int]]:
+        name = actors.policy
+        askers = plan.act_actors(self._experiment, name)
+        at = askers.index(task)
+        lanes = plan.lanes_of(self._experiment, askers)
+        own = [lane.index for lane in lanes if lane.actor == at]
+        if self._experiment.policies[name].act == "inline":
+            policy = self._policy(name, torch.device("cpu"))
+            return InlineClient(policy, self._reader(name, policy, resources)), own
+        replies = resources[f"act/{name}/replies/{at}"]
+        block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
+        return ShmActClient(self._shapes[name], lanes, block, requests, replies), own
+
+    def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
+        actors = self._experiment.actors[task.group]
+        assert actors.evaluate is not None
+        policy = self._policy(actors.policy, torch.device("cpu"))
+        rows = min(actors.envs, actors.evaluate.episodes)
+
+        def save_best(result: dict[str, Any]) -> None:
+            self._save(actors.policy, policy.module.state_dict(), result, None, "best")
+
+        return Evaluator(
+            policy,
+            self._reader(actors.policy, policy, resources),
+            self._envs(replace(actors, envs=rows)),
+            self._shapes[actors.policy],
+            link,
+            episodes=actors.evaluate.episodes,
+            explore=actors.explore,
+            seed=seed_of(self._experiment, "evaluate", task.group, task.index),
+            save_best=save_best,
+        )

@@ -1,0 +1,173 @@
+"""One process per worker on this machine.
+
+    control --exec--> nursery --fork--> worker, worker, ...
+
+The nursery is a fresh interpreter that has loaded what every worker needs and does nothing else, so a worker starts in
+milliseconds and shares its pages. Memory and channels are made here and handed down as descriptors. Each child asks the
+kernel to be killed when its parent dies, so whatever happens to control, nothing of the run outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from srl.errors import UserError
+from srl.experiment import Experiment
+from srl.launchers import plan
+from srl.launchers.base import Event, WorkerFailed
+from srl.launchers.plan import Resource, Task
+from srl.memory import Memory
+from srl.runs import Run
+from srl.streams.base import Shapes
+from srl.workers.beat import ages_of
+
+FDS_PER_MESSAGE = 200
+"""The kernel passes at most 253 descriptors in one message."""
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Libraries that would start a thread per core in every worker; each worker sets its own count for torch."""
+
+BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from srl.launchers.nursery import main
+main(int(sys.argv[2]))
+"""
+
+
+class LocalLauncher:
+    """Starts workers through a nursery, and hears of their ends from it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+        command = [sys.executable, "-c", BOOT, msgspec.json.encode(sys.path).decode(), str(theirs.fileno())]
+        with theirs:
+            # A session of its own, so that Ctrl-C reaches control alone, which then ends the run in order.
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self._socket = ours
+        self._nursery = Connection(os.dup(ours.fileno()))
+        self._lines: dict[Task, Connection] = {}
+        self._alive: set[Task] = set()
+        self._order: list[Task] = []
+        self._resources: dict[str, Resource] = {}
+
+    def describe(self, experiment: Experiment) -> dict[str, Shapes]:
+        """The shapes of every policy, found in a child of the nursery that ends at once."""
+        self._nursery.send_bytes(cloudpickle.dumps({"do": "describe", "experiment": experiment}))
+        try:
+            answer: dict[str, Any] = cloudpickle.loads(self._nursery.recv_bytes())
+        except EOFError:
+            raise WorkerFailed("the process that starts workers died while it looked at the environment") from None
+        if "user_error" in answer:
+            raise UserError(answer["user_error"])
+        if "error" in answer:
+            raise WorkerFailed(answer["error"], answer.get("traceback", ""))
+        return answer["shapes"]
+
+    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
+        """Make all memory and channels, and have every worker started."""
+        needs = plan.needs_of(experiment, shapes)
+        self._resources = {need.name: need.make() for need in needs}
+        self._order = plan.tasks_of(experiment)
+        setting = {"do": "prepare", "experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume}
+        self._nursery.send_bytes(cloudpickle.dumps(setting))
+        for task in self._order:
+            self._start(task, plan.needed_by(task, experiment, needs))
+
+    def _start(self, task: Task, needs: list[plan.Need]) -> None:
+        ours, theirs = socket.socketpair()
+        fds = [theirs.fileno(), *(fd for need in needs for fd in self._resources[need.name].fds())]
+        row = self._order.index(task)
+        message = {"do": "start", "task": task, "row": row, "needs": needs, "fds": len(fds)}
+        self._nursery.send_bytes(cloudpickle.dumps(message))
+        for at in range(0, len(fds), FDS_PER_MESSAGE):
+            socket.send_fds(self._socket, [b"f"], fds[at : at + FDS_PER_MESSAGE])
+        theirs.close()
+        self._lines[task] = Connection(ours.detach())
+        self._alive.add(task)
+
+    def poll(self, seconds: float) -> list[Event]:
+        """What workers said, then who ended."""
+        ready = wait([*self._lines.values(), self._nursery], seconds)
+        events: list[Event] = []
+        for task, line in list(self._lines.items()):
+            if line in ready:
+                events += self._hear(task, line)
+        if self._nursery in ready:
+            events += self._hear_of_ends()
+        return events
+
+    def _hear(self, task: Task, line: Connection) -> list[Event]:
+        events: list[Event] = []
+        try:
+            while line.poll():
+                events.append(Event(task, msgspec.msgpack.decode(line.recv_bytes())))
+        except (EOFError, OSError):
+            self._lines.pop(task).close()
+        return events
+
+    def _hear_of_ends(self) -> list[Event]:
+        events: list[Event] = []
+        try:
+            while self._nursery.poll():
+                end = cloudpickle.loads(self._nursery.recv_bytes())
+                self._alive.discard(end["task"])
+                # What it said last may still be on its line.
+                if end["task"] in self._lines:
+                    events += self._hear(end["task"], self._lines[end["task"]])
+                events.append(Event(end["task"], {"kind": "exit", "status": end["status"]}))
+        except (EOFError, OSError):
+            raise WorkerFailed(f"the process that starts workers was {_say_end(self._process.wait())}") from None
+        return events
+
+    def tell(self, task: Task, message: dict[str, Any]) -> None:
+        """Say something to a worker; to one that is gone, nothing."""
+        line = self._lines.get(task)
+        if line is not None:
+            try:
+                line.send_bytes(msgspec.msgpack.encode(message))
+            except OSError:
+                self._lines.pop(task).close()
+
+    def ages(self) -> dict[Task, float]:
+        """Seconds since each living worker was last seen."""
+        beats = self._resources.get(plan.BEATS)
+        if not isinstance(beats, Memory):
+            return {}
+        return {task: age for task, age in zip(self._order, ages_of(beats), strict=True) if task in self._alive}
+
+    def close(self, patience: float) -> None:
+        """Ask every worker to close, wait, then kill what is left, the nursery last."""
+        for task in list(self._lines):
+            self.tell(task, {"do": "close"})
+        until = time.monotonic() + patience
+        try:
+            while self._alive and time.monotonic() < until:
+                self.poll(max(0.0, until - time.monotonic()))
+        except WorkerFailed:
+            pass
+        # Its children ask the kernel to die with it.
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        for line in [*self._lines.values(), self._nursery, self._socket]:
+            line.close()
+        for resource in self._resources.values():
+            resource.close()
+        self._lines.clear()
+        self._resources.clear()
+
+
+def _say_end(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,211 @@
+"""The nursery: a small process that forks workers, buries them, and tells control.
+
+It loads torch once and never runs anything with it, holds no thread and no lock, and so can be forked at any time.
+It believes its parent, who speaks to it over an inherited socket, and nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import cloudpickle
+import msgspec
+import torch
+
+from srl.errors import Closed, UserError
+from srl.launchers import build
+from srl.launchers.plan import BEATS, Need, Task
+from srl.memory import Memory
+from srl.runs import Run
+from srl.workers.base import run as run_worker
+from srl.workers.beat import Beat
+
+PR_SET_PDEATHSIG = 1
+
+
+class Line:
+    """A worker's line to control."""
+
+    def __init__(self, fd: int) -> None:
+        self._connection = Connection(fd)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell control; when control is gone, the run is over."""
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode(message))
+        except OSError:
+            raise Closed from None
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What control has said since."""
+        messages: list[dict[str, Any]] = []
+        try:
+            while self._connection.poll():
+                messages.append(msgspec.msgpack.decode(self._connection.recv_bytes()))
+        except (EOFError, OSError):
+            raise Closed from None
+        return messages
+
+    def fds(self) -> list[int]:
+        """Readable when control has said something, or is gone."""
+        return [self._connection.fileno()]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Nursery:
+    """Forks on control's word."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._control = Connection(os.dup(fd))
+        self._children: dict[int, Task] = {}
+        self._setting: dict[str, Any] = {}
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until control is gone."""
+        poll = select.poll()
+        for fd in (self._control.fileno(), self._wake_reader):
+            poll.register(fd, select.POLLIN)
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                poll.poll()
+                self._bury()
+                while self._control.poll():
+                    self._obey(cloudpickle.loads(self._control.recv_bytes()))
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if message["do"] == "describe":
+            self._control.send_bytes(self._in_child(message["experiment"]))
+        elif message["do"] == "prepare":
+            self._setting = message
+        else:
+            self._start(message)
+
+    def _in_child(self, experiment: Any) -> bytes:
+        """Describe the experiment in a child, so that what it builds leaves no trace here."""
+        reader, writer = os.pipe()
+        if (pid := os.fork()) == 0:
+            self._become_child()
+            with os.fdopen(writer, "wb") as out:
+                out.write(cloudpickle.dumps(_described(experiment)))
+                out.flush()
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as answer:
+            data = answer.read()
+        _, status = os.waitpid(pid, 0)
+        if data:
+            return data
+        end = f"died with status {status}" if status >= 256 else f"was killed by {signal.Signals(status).name}"
+        return cloudpickle.dumps({"error": f"the process that first built the environment {end}"})
+
+    def _start(self, message: dict[str, Any]) -> None:
+        fds: list[int] = []
+        while len(fds) < message["fds"]:
+            fds += socket.recv_fds(self._socket, 1, 256)[1]
+        if (pid := os.fork()) == 0:
+            self._become_child()
+            _live(self._setting, message["task"], message["row"], message["needs"], fds)
+        for fd in fds:
+            os.close(fd)
+        self._children[pid] = message["task"]
+
+    def _become_child(self) -> None:
+        die_with_parent()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for fd in (self._wake_reader, self._wake_writer):
+            os.close(fd)
+        self._control.close()
+        self._socket.close()
+
+    def _bury(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_reader, 4096)
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            task = self._children.pop(pid)
+            self._control.send_bytes(cloudpickle.dumps({"task": task, "status": os.waitstatus_to_exitcode(status)}))
+
+
+def _described(experiment: Any) -> dict[str, Any]:
+    try:
+        torch.set_num_threads(1)
+        return {"shapes": build.describe(experiment)}
+    except UserError as error:
+        return {"user_error": str(error)}
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+def _live(setting: dict[str, Any], task: Task, row: int, needs: list[Need], fds: list[int]) -> NoReturn:
+    """The whole life of a worker, in its own process."""
+    code = 1
+    line = Line(fds[0])
+    try:
+        _redirect_output(Run(setting["folder"]), task)
+        resources = {}
+        rest = iter(fds[1:])
+        for need in needs:
+            resources[need.name] = need.make([next(rest) for _ in range(2 if need.record else 1)])
+        beats = resources[BEATS]
+        assert isinstance(beats, Memory)
+        beat = Beat(beats, row)
+        builder = build.Builder(setting["experiment"], setting["shapes"], setting["folder"], resume=setting["resume"])
+        torch.set_num_threads(builder.threads(task))
+        beat.touch()
+        run_worker(builder.build(task, resources, line), line, beat.touch)
+        code = 0
+    except Closed:
+        code = 0
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error))
+        print(text, file=sys.stderr, flush=True)
+        kind = "user_error" if isinstance(error, UserError) else "error"
+        with contextlib.suppress(Closed):
+            line.send({"kind": kind, "error": f"{type(error).__name__}: {error}", "traceback": text})
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect_output(run: Run, task: Task) -> None:
+    """What a worker prints goes to its log, and so does the stack of a crash below Python."""
+    log = os.open(run.logs / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for fd in (1, 2):
+        os.dup2(log, fd)
+    os.close(log)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    faulthandler.enable()
+
+
+def main(fd: int) -> None:
+    """Serve whoever holds the other end of this socket."""
+    parent = os.getppid()
+    die_with_parent()
+    if os.getppid() == parent:
+        Nursery(fd).serve()

@@ -1,0 +1,85 @@
+"""Memory and signals that processes of one machine share, and that the kernel takes back whatever dies.
+
+    Memory    anonymous shared memory (memfd), mapped by everyone who holds its descriptor
+    Channel   a pipe of small fixed-size records; many may write, many may read, each record is read once
+
+Both travel to a child as plain file descriptors. Nothing has a name, so nothing can be left behind. What lies in the
+memory and what the records mean is not known here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import tempfile
+
+PIPE_BYTES = 64 * 1024
+
+
+class Memory:
+    """A block of anonymous memory shared by every process that holds its descriptor."""
+
+    def __init__(self, nbytes: int, fd: int | None = None) -> None:
+        self.nbytes = max(nbytes, 1)
+        if fd is None:
+            fd = _anonymous_file(self.nbytes)
+        self.fd = fd
+        self.buffer = mmap.mmap(fd, self.nbytes)
+
+    def fds(self) -> list[int]:
+        """The descriptors a process needs to attach."""
+        return [self.fd]
+
+    def close(self) -> None:
+        """Give the descriptor back; mappings end when the last array over them is gone."""
+        os.close(self.fd)
+
+
+def _anonymous_file(nbytes: int) -> int:
+    if sys.platform == "linux":
+        fd = os.memfd_create("srl", os.MFD_CLOEXEC)
+    else:
+        fd, path = tempfile.mkstemp(prefix="srl-")
+        os.unlink(path)
+    try:
+        os.posix_fallocate(fd, 0, nbytes) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, nbytes)
+    except OSError as error:
+        os.close(fd)
+        raise MemoryError(f"no room for {nbytes / 2**20:,.0f} MiB of shared memory: {error.strerror}") from error
+    return fd
+
+
+class Channel:
+    """A pipe of fixed-size records: writes never tear, reads take what is there, neither ever waits."""
+
+    def __init__(self, record: str, fds: tuple[int, int] | None = None) -> None:
+        self._struct = struct.Struct(record)
+        if fds is None:
+            fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        self.reader, self.writer = fds
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self.writer, False)
+
+    def fds(self) -> list[int]:
+        """The descriptors a process needs to attach: the end to read, the end to write."""
+        return [self.reader, self.writer]
+
+    def put(self, *values: int) -> None:
+        """Append one record; a full pipe is an error, because every protocol here bounds what is under way."""
+        os.write(self.writer, self._struct.pack(*values))
+
+    def take(self, most: int = PIPE_BYTES) -> list[tuple[int, ...]]:
+        """All records that wait, at most so many."""
+        size = self._struct.size
+        try:
+            data = os.read(self.reader, size * min(most, PIPE_BYTES // size))
+        except BlockingIOError:
+            return []
+        return list(self._struct.iter_unpack(data))
+
+    def close(self) -> None:
+        """Give both descriptors back."""
+        os.close(self.reader)
+        os.close(self.writer)

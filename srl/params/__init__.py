@@ -1,0 +1,1 @@
+"""The params edge: the newest weights in shared memory (shm), and as files (file)."""

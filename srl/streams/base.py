@@ -1,0 +1,119 @@
+"""What the act and train edges promise, whatever carries them.
+
+    act     client.send(lane, request) ... client.poll() -> lanes ... client.reply(lane)
+            server.take() -> batch ... server.answer(batch, reply, version)
+    train   producer.take(lane) -> Slot ... producer.post(slot)
+            consumer.take(version) -> slots ... consumer.grant(version)
+
+A lane is one rollout, numbered over the whole stream; it has at most one request and fills one segment at a time.
+Nothing here waits: an edge says what there is now, and `fds()` names what the kernel should wake its owner for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from srl.tree import Spec, SpecTree, Tree, batched
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What passes between an environment and a policy: the specs of one row."""
+
+    obs: SpecTree
+    action: SpecTree
+    mask: SpecTree | None
+    state: dict[str, Any]
+    extras: dict[str, Any]
+    noise: int
+    params: dict[str, Any]
+    frames_per_step: int = 1
+
+
+@dataclass(slots=True)
+class Slot:
+    """A place for one segment, held by whoever has its credit."""
+
+    index: int
+    lane: int
+    ticket: int
+    oldest: int
+    """The oldest version its first row may be acted with."""
+    segment: dict[str, Any]
+
+
+class ActClient(Protocol):
+    """An actor's end of the act edge."""
+
+    def refresh(self, at_least: int = 0) -> None:
+        """Take newer weights, if this end is the one that holds them."""
+
+    def send(self, lane: int, request: dict[str, Any]) -> None:
+        """Ask for the actions of one rollout's rows."""
+
+    def poll(self) -> list[int]:
+        """Lanes whose reply is here."""
+
+    def reply(self, lane: int) -> tuple[dict[str, Any], int]:
+        """The reply and the version that gave it; valid until the lane's next request."""
+
+    def fds(self) -> list[int]:
+        """Descriptors that become readable when a reply may be here."""
+
+
+class Producer(Protocol):
+    """An actor's end of a train stream."""
+
+    def take(self) -> list[Slot]:
+        """Credits that have come: slots to fill."""
+
+    def post(self, slot: Slot) -> None:
+        """Hand a full slot to the trainer."""
+
+    def fds(self) -> list[int]:
+        """Descriptors that become readable when a credit may be here."""
+
+
+def request_spec(shapes: Shapes, rows: int, explore: bool = True) -> dict[str, Any]:
+    """What an act request of so many rows holds."""
+    spec: dict[str, Any] = {"obs": shapes.obs, "first": Spec((), "bool"), "state": shapes.state}
+    if shapes.mask is not None:
+        spec["mask"] = shapes.mask
+    if explore:
+        spec["noise"] = Spec((shapes.noise,), "float32")
+    return batched(spec, rows)
+
+
+def reply_spec(shapes: Shapes, rows: int) -> dict[str, Any]:
+    """What an act reply of so many rows holds."""
+    return batched({"action": shapes.action, "state": shapes.state, **shapes.extras}, rows)
+
+
+def segment_spec(shapes: Shapes, rollout: int, rows: int, chunk: int | None) -> dict[str, Any]:
+    """What a segment holds: see docs/architecture.md for the meaning of each row."""
+    flag, real = Spec((), "bool"), Spec((), "float32")
+    after = {"obs": shapes.obs, "first": flag} | ({} if shapes.mask is None else {"mask": shapes.mask})
+    steps = {
+        "action": shapes.action,
+        **shapes.extras,
+        "reward": real,
+        "terminated": flag,
+        "truncated": flag,
+        "valid": flag,
+        "episode_return": real,
+        "episode_length": Spec((), "int32"),
+    }
+    spec = {**batched(after, rollout + 1, rows), **batched(steps, rollout, rows), "version": Spec((rollout,), "int64")}
+    if shapes.state:
+        spec["state"] = batched(shapes.state, rollout // (chunk or rollout) + 1, rows)
+    return spec
+
+
+BATCH_FIELDS_LEFT_OUT = ("version", "episode_return", "episode_length")
+"""Fields of a segment that are for accounting, not for learning."""
+
+
+def columns(segment: dict[str, Any]) -> dict[str, Tree]:
+    """The part of a segment that a learner sees, every leaf [rows of time, environments, ...]."""
+    return {name: leaf for name, leaf in segment.items() if name not in BATCH_FIELDS_LEFT_OUT}

@@ -1,0 +1,266 @@
+"""The act and train edges over shared memory: data stays where it was written, only slot numbers travel.
+
+    act     each lane has a block with its request and its reply; its number goes to whichever policy worker reads it
+            first, and comes back to its actor. Workers keep nothing: any of them may answer.
+
+        actor --[lane]--> requests (one pipe, many readers) --> policy worker --[lane]--> replies (a pipe per actor)
+
+    train   each slot holds one segment. A credit is a slot lent to a lane, with the oldest version it may start with.
+
+        trainer --[slot, lane, ticket, oldest]--> credits (a pipe per actor) --> actor --[slot, ticket]--> full --> trainer
+
+Writing to a pipe orders memory: whoever reads the number sees what was written before it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from srl.memory import Channel, Memory
+from srl.streams.base import Shapes, Slot, reply_spec, request_spec, segment_spec
+from srl.tree import Layout, Spec, copy_into, index, tree_map
+
+CREDIT = "<iiqq"
+"""Record of a credit: slot, lane, ticket, oldest version."""
+FULL = "<iq"
+"""Record of a full slot: slot, ticket."""
+LANE = "<i"
+"""Record of a request or a reply: lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rollout as the stream sees it: its number, the actor that owns it, its rows."""
+
+    index: int
+    actor: int
+    rows: int
+
+
+def act_layout(shapes: Shapes, rows: int) -> Layout:
+    """The block of one lane on the act edge."""
+    version = {"version": Spec((1,), "int64")}
+    return Layout({"request": request_spec(shapes, rows), "reply": {**reply_spec(shapes, rows), **version}})
+
+
+def act_bytes(shapes: Shapes, lanes: Sequence[Lane]) -> int:
+    """Shared memory that the act edge takes."""
+    return sum(act_layout(shapes, lane.rows).nbytes for lane in lanes)
+
+
+def _act_blocks(shapes: Shapes, lanes: Sequence[Lane], memory: Memory) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    start = 0
+    for lane in lanes:
+        layout = act_layout(shapes, lane.rows)
+        blocks.append(layout.view(memory.buffer, start))
+        start += layout.nbytes
+    return blocks
+
+
+class ShmActClient:
+    """An actor's end of the act edge."""
+
+    def __init__(
+        self, shapes: Shapes, lanes: Sequence[Lane], memory: Memory, requests: Channel, replies: Channel
+    ) -> None:
+        self._blocks = _act_blocks(shapes, lanes, memory)
+        self._requests = requests
+        self._replies = replies
+
+    def refresh(self, at_least: int = 0) -> None:
+        """Policy workers look for newer weights before each batch; nothing to do here."""
+
+    def send(self, lane: int, request: dict[str, Any]) -> None:
+        """Write the request into the lane's block and send its number."""
+        copy_into(self._blocks[lane]["request"], request)
+        self._requests.put(lane)
+
+    def poll(self) -> list[int]:
+        """Lanes whose reply is here."""
+        return [lane for (lane,) in self._replies.take()]
+
+    def reply(self, lane: int) -> tuple[dict[str, Any], int]:
+        """The reply and the version that gave it; valid until the lane's next request."""
+        reply = self._blocks[lane]["reply"]
+        return reply, int(reply["version"][0])
+
+    def fds(self) -> list[int]:
+        """Readable when a reply is here."""
+        return [self._replies.reader]
+
+
+class ShmActServer:
+    """A policy worker's end of the act edge: takes all that waits, never waits for more."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        lanes: Sequence[Lane],
+        memory: Memory,
+        requests: Channel,
+        replies: Sequence[Channel],
+        max_batch: int,
+    ) -> None:
+        self._blocks = _act_blocks(shapes, lanes, memory)
+        self._lanes = lanes
+        self._requests = requests
+        self._replies = replies
+        self._most = max(1, max_batch // max(lane.rows for lane in lanes))
+
+    def take(self) -> tuple[list[int], dict[str, Any]] | None:
+        """The lanes that wait and their requests as one batch; a single request is a view, not a copy."""
+        lanes = [lane for (lane,) in self._requests.take(self._most)]
+        if not lanes:
+            return None
+        requests = [self._blocks[lane]["request"] for lane in lanes]
+        if len(requests) == 1:
+            return lanes, requests[0]
+        return lanes, tree_map(lambda *parts: np.concatenate(parts), requests[0], *requests[1:])
+
+    def answer(self, lanes: Sequence[int], reply: dict[str, Any], version: int) -> None:
+        """Write each lane's rows into its block and send its number back."""
+        start = 0
+        for lane in lanes:
+            stop = start + self._lanes[lane].rows
+            block = self._blocks[lane]["reply"]
+            block["version"][0] = version
+            for name, leaf in reply.items():
+                copy_into(block[name], index(leaf, slice(start, stop)))
+            self._replies[self._lanes[lane].actor].put(lane)
+            start = stop
+
+    def fds(self) -> list[int]:
+        """Readable when a request is here."""
+        return [self._requests.reader]
+
+
+class Segments:
+    """The slots of a train stream as arrays."""
+
+    def __init__(self, shapes: Shapes, rollout: int, rows: int, chunk: int | None) -> None:
+        self.layout = Layout(segment_spec(shapes, rollout, rows, chunk))
+
+    def at(self, memory: Memory, slot: int) -> dict[str, Any]:
+        """The segment that lies in a slot."""
+        return self.layout.view(memory.buffer, slot * self.layout.nbytes)
+
+
+class ShmProducer:
+    """An actor's end of a train stream."""
+
+    def __init__(self, segments: Segments, memory: Memory, credits: Channel, full: Channel) -> None:
+        self._segments = segments
+        self._memory = memory
+        self._credits = credits
+        self._full = full
+        self._views: dict[int, dict[str, Any]] = {}
+
+    def take(self) -> list[Slot]:
+        """Credits that have come: slots to fill."""
+        return [Slot(slot, lane, ticket, oldest, self._view(slot)) for slot, lane, ticket, oldest in self._credits.take()]
+
+    def _view(self, slot: int) -> dict[str, Any]:
+        if slot not in self._views:
+            self._views[slot] = self._segments.at(self._memory, slot)
+        return self._views[slot]
+
+    def post(self, slot: Slot) -> None:
+        """Hand a full slot to the trainer."""
+        self._full.put(slot.index, slot.ticket)
+
+    def fds(self) -> list[int]:
+        """Readable when a credit is here."""
+        return [self._credits.reader]
+
+
+class ShmConsumer:
+    """A trainer's end of a train stream: it grants credits, and takes batches that are never too old.
+
+    At version v exactly (max_lag + 1) x batch credits are under way or used up. Those granted at version v - max_lag
+    are due now: the batch holds all of them (`late="wait"`), or leaves out what comes too old (`late="drop"`), and is
+    filled with the oldest others. A credit goes to the lane that has fewest, then to the one served longest ago: fast
+    lanes get more, and a synchronous run always the same.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        memory: Memory,
+        lanes: Sequence[Lane],
+        credits: Sequence[Channel],
+        full: Channel,
+        *,
+        batch: int,
+        max_lag: int,
+        late: str = "wait",
+    ) -> None:
+        self._lanes = lanes
+        self._credits = credits
+        self._full = full
+        self._batch = batch
+        self._max_lag = max_lag
+        self._late = late
+        slots = (max_lag + 1) * batch
+        self._views = [segments.at(memory, slot) for slot in range(slots)]
+        self._free = list(range(slots))
+        self._out: dict[int, Slot] = {}
+        self._ready: dict[int, Slot] = {}
+        self._held = [0] * len(lanes)
+        self._served = [-1] * len(lanes)
+        self._ticket = 0
+        self.dropped = 0
+
+    def grant(self, version: int) -> None:
+        """Lend every free slot to a lane, to be started with weights of this version or newer."""
+        for slot in self._free:
+            lane = min(range(len(self._lanes)), key=lambda at: (self._held[at], self._served[at], at))
+            self._held[lane] += 1
+            self._served[lane] = self._ticket
+            self._out[self._ticket] = Slot(slot, lane, self._ticket, version, self._views[slot])
+            self._credits[self._lanes[lane].actor].put(slot, lane, self._ticket, version)
+            self._ticket += 1
+        self._free = []
+
+    def take(self, version: int) -> list[Slot] | None:
+        """A batch for the update of this version, oldest ticket first; None while segments are missing."""
+        self._receive(version)
+        due = version - self._max_lag
+        if self._late == "wait" and any(slot.oldest <= due for slot in self._out.values()):
+            return None
+        if len(self._ready) < self._batch:
+            return None
+        return [self._ready.pop(ticket) for ticket in sorted(self._ready)[: self._batch]]
+
+    def _receive(self, version: int) -> None:
+        for _, ticket in self._full.take():
+            slot = self._out.pop(ticket)
+            self._held[slot.lane] -= 1
+            self._ready[ticket] = slot
+        if self._late == "drop":
+            self._drop(version)
+
+    def _drop(self, version: int) -> None:
+        for ticket, slot in list(self._ready.items()):
+            if version - int(slot.segment["version"].min()) > self._max_lag:
+                self.dropped += 1
+                self._free.append(self._ready.pop(ticket).index)
+        if self._free:
+            self.grant(version)
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """Give the slots of a batch back; their credits are granted with the next version."""
+        self._free += [slot.index for slot in slots]
+
+    @property
+    def waiting(self) -> int:
+        """Full segments that wait for the trainer: the queue's length."""
+        return len(self._ready)
+
+    def fds(self) -> list[int]:
+        """Readable when a full segment is here."""
+        return [self._full.reader]

@@ -1,0 +1,125 @@
+"""A trained policy, taken out of its run to be used anywhere.
+
+    policy = srl.load("runs/ppo__CartPole-v1__1__...")
+    action, state = policy.predict(obs)                 # one observation, or a batch of them
+    action, state = policy.predict(obs, state)          # recurrent: hand the state back in
+
+Observations and actions are those of the environment: tuples for Tuple spaces, values from `start` for Discrete ones.
+No environment is built and nothing is executed that the run folder chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from srl import runs
+from srl.params import file as checkpoints
+from srl.runs import Run
+from srl.settings import trusting
+from srl.streams.base import Shapes
+from srl.tree import Spec, leaves, spec_of, tree_map, zeros
+
+
+class Trained:
+    """A policy with fixed weights."""
+
+    def __init__(self, policy: Any, shapes: Shapes, meta: dict[str, Any]) -> None:
+        self.policy = policy
+        self.shapes = shapes
+        self.meta = meta
+        self._random = np.random.default_rng()
+
+    def predict(
+        self, obs: Any, state: Any = None, deterministic: bool = True, *, mask: Any = None
+    ) -> tuple[Any, Any]:
+        """The action for an observation or a batch of them, and the recurrent state to pass in next time.
+
+        Args:
+            obs: What the environment observes; with a leading dimension, a batch.
+            state: What the last call returned; None at the start of an episode.
+            deterministic: Take the most likely action instead of sampling.
+            mask: Legal actions, where the environment gives them.
+        """
+        tree = _as_tree(obs, self.shapes.obs)
+        if isinstance(self.shapes.obs, dict) and self.shapes.mask is not None and mask is None:
+            mask = obs.get("action_mask") if isinstance(obs, dict) else None
+        single = all(leaf.ndim == len(spec.shape) for (_, leaf), (_, spec) in zip(*self._pairs(tree), strict=True))
+        request: dict[str, Any] = {"obs": tree_map(lambda leaf: leaf[None], tree) if single else tree}
+        rows = len(next(iter(leaves(request["obs"])))[1])
+        request["first"] = np.full(rows, state is None)
+        request["state"] = zeros(self.shapes.state, rows) if state is None else state
+        if mask is not None:
+            request["mask"] = tree_map(lambda leaf: np.asarray(leaf, bool).reshape(rows, -1), mask)
+        if not deterministic:
+            request["noise"] = self._random.random((rows, self.shapes.noise), dtype=np.float32)
+        reply = self.policy.act(request)
+        action = _as_value(reply["action"], self.shapes.action)
+        return (_first_row(action) if single else action), reply["state"]
+
+    def _pairs(self, tree: Any) -> tuple[Any, Any]:
+        return leaves(tree), leaves(self.shapes.obs)
+
+
+def load(run: str | Path, which: str | None = None, *, trust: Sequence[str] = (), runs_folder: str = "runs") -> Trained:
+    """The policy of a run: its best evaluated weights where there are any, else its latest.
+
+    Args:
+        run: The run folder, or its name within `runs_folder`.
+        which: latest, best, or the name of a checkpoint.
+        trust: Modules outside srl that the run's settings may be imported from.
+        runs_folder: Where runs are looked up by name.
+    """
+    return load_run(runs.find(Path(runs_folder), str(run)), which, trust=trust)
+
+
+def load_run(run: Run, which: str | None = None, *, trust: Sequence[str] = ()) -> Trained:
+    """The policy of a run that was found already."""
+    if which is None:
+        which = "best" if (run.checkpoints / "best").exists() else "latest"
+    checkpoint = checkpoints.load(run.checkpoints, which)
+    experiment = run.experiment(trusting(*trust))
+    spaces = {name: checkpoints.spec_from_plain(spec) for name, spec in checkpoint.meta["spaces"].items()}
+    model = experiment.policies[checkpoint.meta["policy"]].model
+    policy = model.build(spaces["obs"], spaces["action"], spaces["mask"], device="cpu", seed=0)
+    policy.module.load_state_dict(checkpoint.weights())
+    weights = {name: spec_of(tensor.numpy()) for name, tensor in policy.module.state_dict().items()}
+    return Trained(
+        policy,
+        Shapes(**spaces, state=policy.state, extras=policy.extras, noise=policy.noise, params=weights),
+        checkpoint.meta,
+    )
+
+
+def _as_tree(value: Any, spec: Any) -> Any:
+    if isinstance(spec, dict):
+        named = dict(enumerate(value)) if isinstance(value, tuple) else value
+        return {key: _as_tree(named[int(key) if isinstance(value, tuple) else key], child) for key, child in spec.items()}
+    array = np.asarray(value)
+    start = np.reshape(spec.start, spec.shape) if spec.start else 0
+    return np.ascontiguousarray(array - start if spec.kind == "discrete" else array, dtype=spec.dtype)
+
+
+def _as_value(tree: Any, spec: Any) -> Any:
+    if isinstance(spec, dict):
+        value = {key: _as_value(tree[key], child) for key, child in spec.items()}
+        is_tuple = list(value) == [str(at) for at in range(len(value))]
+        return tuple(value.values()) if is_tuple else value
+    if spec.kind == "discrete":
+        return tree + np.reshape(spec.start, spec.shape) if spec.start else tree
+    return np.clip(tree, *_bounds(spec)) if spec.kind == "box" else tree
+
+
+def _bounds(spec: Spec) -> tuple[Any, Any]:
+    return tuple(np.reshape(bound, spec.shape) if isinstance(bound, tuple) else bound for bound in (spec.low, spec.high))  # type: ignore[return-value]
+
+
+def _first_row(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_first_row(part) for part in value)
+    return tree_map(lambda leaf: leaf[0], value) if isinstance(value, dict) else value[0]
+
+

@@ -1,0 +1,1 @@
+"""The three workers and the one loop that runs them."""

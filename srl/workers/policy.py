@@ -1,0 +1,70 @@
+"""The policy worker: answers act requests in batches that form by themselves.
+
+    takes             gives                          waits for       unblocked by
+    act requests      replies stamped with a version any request     actor
+    newest params
+
+It takes all that waits, at most `max_batch` rows, and never waits for more. It keeps nothing about those who ask:
+recurrent state and noise travel with the request, so any worker may answer any request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from srl.metrics import Clock
+from srl.streams.inline import Acts, Weights
+
+
+class Server(Protocol):
+    """A policy worker's end of the act edge."""
+
+    def take(self) -> tuple[list[int], dict[str, Any]] | None:
+        """The lanes that wait, and their requests as one batch."""
+
+    def answer(self, lanes: Sequence[int], reply: dict[str, Any], version: int) -> None:
+        """Give each lane its rows of the reply."""
+
+    def fds(self) -> list[int]:
+        """Readable when a request is here."""
+
+
+class PolicyWorker:
+    """Serves one named policy."""
+
+    def __init__(self, policy: Acts, weights: Weights, act: Server) -> None:
+        self.clock = Clock()
+        self._policy = policy
+        self._weights = weights
+        self._act = act
+
+    def step(self) -> bool:
+        """Answer all that waits with the newest weights."""
+        batch = self._act.take()
+        if batch is None:
+            return False
+        lanes, request = batch
+        self._weights.refresh()
+        self.clock.lap("load")
+        reply = self._policy.act(request)
+        self.clock.lap("act")
+        self._act.answer(lanes, reply, self._weights.version)
+        self.clock.lap("send")
+        return True
+
+    def command(self, message: dict[str, Any]) -> None:
+        """A policy worker takes no commands."""
+        raise ValueError(f"a policy worker does not know how to {message['do']}")
+
+    @property
+    def waits(self) -> str:
+        """What it waits for: any request."""
+        return "wait-request"
+
+    def fds(self) -> list[int]:
+        """A request."""
+        return self._act.fds()
+
+    def close(self) -> None:
+        """Nothing to give back."""

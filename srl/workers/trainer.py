@@ -1,0 +1,296 @@
+"""The trainer: learns from batches of segments, publishes each new version, and gives credits back.
+
+    takes                    gives                         waits for          unblocked by
+    a batch of segments      params version + 1            enough segments    actors
+                             credits, stats, checkpoints
+
+It alone counts: steps, episodes, versions, lag, and when the run is finished, so that what a seed decides does not
+depend on when anyone looked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from srl.metrics import Clock
+from srl.streams.base import Slot, columns
+from srl.tree import batched, copy_into, spec_of, tree_map, zeros
+from srl.workers.base import Link
+
+EPISODES_IN_MEAN = 100
+"""Episodes over which the reward of a run is averaged."""
+
+
+class Consumer(Protocol):
+    """A trainer's end of a train stream."""
+
+    dropped: int
+
+    def take(self, version: int) -> list[Slot] | None:
+        """A batch for the update of this version."""
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """Give the slots of a batch back."""
+
+    def grant(self, version: int) -> None:
+        """Lend every free slot to a lane."""
+
+    def fds(self) -> list[int]:
+        """Readable when a full segment is here."""
+
+
+class Stop(Protocol):
+    """When a run is finished; None where it does not matter."""
+
+    steps: int | None
+    reward: float | None
+    seconds: float | None
+
+
+@dataclass
+class Progress:
+    """What a trainer has done so far; part of every checkpoint."""
+
+    steps: int = 0
+    version: int = 0
+    episodes: int = 0
+    best: float | None = None
+    seconds: float = 0.0
+    returns: deque[float] = field(default_factory=lambda: deque[float](maxlen=EPISODES_IN_MEAN))
+    lengths: deque[int] = field(default_factory=lambda: deque[int](maxlen=EPISODES_IN_MEAN))
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the last 100 episodes."""
+        return float(np.mean(self.returns)) if self.returns else None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        return {**self.__dict__, "returns": list(self.returns), "lengths": list(self.lengths)}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Progress:
+        """The progress a checkpoint holds."""
+        limits = {name: deque(data[name], maxlen=EPISODES_IN_MEAN) for name in ("returns", "lengths")}
+        return cls(**{**data, **limits})
+
+
+class Batch:
+    """Segments side by side in one block, as tensors on the training device."""
+
+    def __init__(self, segment: dict[str, Any], count: int, device: torch.device) -> None:
+        spec = spec_of(columns(segment))
+        self._rows = segment["reward"].shape[1]
+        wide = {
+            name: tree_map(lambda leaf: _widened(leaf, count), part) for name, part in spec.items()
+        }
+        self._arrays = zeros(wide)
+        self._tensors = tree_map(torch.from_numpy, self._arrays)
+        self._device = device
+        if device.type == "cuda":
+            self._tensors = tree_map(lambda tensor: tensor.pin_memory(), self._tensors)
+            self._arrays = tree_map(lambda tensor: tensor.numpy(), self._tensors)
+
+    def fill(self, slots: Sequence[Slot]) -> dict[str, Any]:
+        """Copy the segments in, in the order given."""
+        for at, slot in enumerate(slots):
+            part = slice(at * self._rows, (at + 1) * self._rows)
+            copy_into(tree_map(lambda leaf, part=part: leaf[:, part], self._arrays), columns(slot.segment))
+        if self._device.type == "cpu":
+            return self._tensors
+        return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), self._tensors)
+
+
+def _widened(leaf: Any, count: int) -> Any:
+    time_rows, rows, *rest = leaf.shape
+    return batched(type(leaf)(tuple(rest), leaf.dtype), time_rows, rows * count)
+
+
+class Trainer:
+    """Trains one policy from one stream."""
+
+    def __init__(
+        self,
+        learner: Any,
+        weights: Callable[[], dict[str, torch.Tensor]],
+        consumer: Consumer,
+        publish: Callable[[int, int, dict[str, torch.Tensor]], None],
+        save: Callable[[dict[str, torch.Tensor], dict[str, Any], dict[str, Any]], str],
+        link: Link,
+        *,
+        stop: Stop,
+        log_every: int,
+        checkpoint_every: int,
+        frames_per_step: int,
+        device: torch.device,
+        progress: Progress,
+    ) -> None:
+        self.clock = Clock()
+        self._learner = learner
+        self._weights = weights
+        self._consumer = consumer
+        self._publish = publish
+        self._save = save
+        self._link = link
+        self._stop = stop
+        self._log_every = log_every
+        self._checkpoint_every = checkpoint_every
+        self._frames_per_step = frames_per_step
+        self._device = device
+        self._batch: Batch | None = None
+        self._stats: dict[str, float] = {}
+        self._lags: list[int] = []
+        self._lag_sum = self._lag_count = self._lag_max = 0
+        self._finished = False
+        self.progress = progress
+        self._started = time.monotonic() - self.progress.seconds
+        self._publish(self.progress.version, self.progress.steps, weights())
+        consumer.grant(self.progress.version)
+
+    def step(self) -> bool:
+        """One update, if a batch is here."""
+        slots = None if self._finished else self._consumer.take(self.progress.version)
+        if slots is None:
+            return False
+        before = self.progress.steps
+        batch = self._load(slots)
+        progress = min(1.0, self.progress.steps / self._stop.steps) if self._stop.steps else 0.0
+        self.progress.steps += int(batch["valid"].sum())
+        self._stats = self._learner.step(batch, progress)
+        self.clock.lap("train")
+        self._advance_version()
+        self._after_update(before)
+        return True
+
+    def _load(self, slots: Sequence[Slot]) -> dict[str, Any]:
+        if self._batch is None:
+            self._batch = Batch(slots[0].segment, len(slots), self._device)
+        batch = self._batch.fill(slots)
+        for slot in slots:
+            self._count(slot.segment)
+        self._consumer.release(slots)
+        self.clock.lap("load")
+        return batch
+
+    def _count(self, segment: dict[str, Any]) -> None:
+        lag = self.progress.version - int(segment["version"].min())
+        self._lags.append(lag)
+        over = segment["terminated"] | segment["truncated"]
+        if over.any():
+            self.progress.returns.extend(segment["episode_return"][over].tolist())
+            self.progress.lengths.extend(segment["episode_length"][over].tolist())
+            self.progress.episodes += int(over.sum())
+
+    def _advance_version(self) -> None:
+        self.progress.version += 1
+        weights = self._weights()
+        self._publish(self.progress.version, self.progress.steps, weights)
+        self._consumer.grant(self.progress.version)
+        self.clock.lap("publish")
+
+    def _after_update(self, before: int) -> None:
+        progress = self.progress
+        progress.seconds = time.monotonic() - self._started
+        reward = progress.reward
+        if reward is not None and len(progress.returns) == EPISODES_IN_MEAN:
+            progress.best = reward if progress.best is None else max(progress.best, reward)
+        reason = self._reason_to_stop()
+        if reason or _crossed(before, progress.steps, self._log_every):
+            self._report()
+        if reason:
+            self.finish(reason)
+        elif _crossed(before, progress.steps, self._checkpoint_every):
+            self._checkpoint()
+
+    def _reason_to_stop(self) -> str | None:
+        stop, progress = self._stop, self.progress
+        if stop.steps is not None and progress.steps >= stop.steps:
+            return f"reached {progress.steps:,} steps"
+        enough = len(progress.returns) == EPISODES_IN_MEAN
+        if stop.reward is not None and enough and (progress.reward or 0.0) >= stop.reward:
+            return f"reached a mean reward of {progress.reward:.1f}"
+        if stop.seconds is not None and progress.seconds >= stop.seconds:
+            return f"trained for {progress.seconds:.0f} s"
+        return None
+
+    def _report(self) -> None:
+        progress = self.progress
+        self._lag_sum += sum(self._lags)
+        self._lag_count += len(self._lags)
+        self._lag_max = max(self._lag_max, *self._lags)
+        row: dict[str, Any] = {
+            "time/total_timesteps": progress.steps,
+            "time/seconds": round(progress.seconds, 3),
+            "rollout/episodes": progress.episodes,
+            "train/version": progress.version,
+            "lag/mean": sum(self._lags) / len(self._lags),
+            "lag/max": max(self._lags),
+            "lag/dropped": self._consumer.dropped,
+            **{f"train/{name}": value for name, value in self._stats.items()},
+        }
+        if progress.returns:
+            row["rollout/ep_rew_mean"] = progress.reward
+            row["rollout/ep_len_mean"] = float(np.mean(progress.lengths))
+        self._lags = []
+        self._link.send({"kind": "progress", "row": row, "best": progress.best})
+
+    def finish(self, reason: str) -> None:
+        """Write the last checkpoint and tell control that there is nothing more to do."""
+        self._finished = True
+        digest = self._checkpoint()
+        summary = {**self._summary(), "weights_sha256": digest}
+        self._link.send({"kind": "finished", "reason": reason, "summary": summary})
+
+    def _summary(self) -> dict[str, Any]:
+        progress = self.progress
+        return {
+            "steps": progress.steps,
+            "frames": progress.steps * self._frames_per_step,
+            "seconds": round(progress.seconds, 3),
+            "fps": round(progress.steps / progress.seconds, 1) if progress.seconds else 0.0,
+            "episodes": progress.episodes,
+            "ep_rew_mean": progress.reward,
+            "best_ep_rew_mean": progress.best,
+            "version": progress.version,
+            "lag_mean": (self._lag_sum + sum(self._lags)) / max(1, self._lag_count + len(self._lags)),
+            "lag_max": max([self._lag_max, *self._lags]),
+        }
+
+    def _checkpoint(self) -> str:
+        training = {"progress": self.progress.to_plain(), "learner": self._learner.state_dict()}
+        meta = {"steps": self.progress.steps, "version": self.progress.version, "reward": self.progress.reward}
+        digest = self._save(self._weights(), meta, training)
+        self.clock.lap("checkpoint")
+        return digest
+
+    def command(self, message: dict[str, Any]) -> None:
+        """Stop early: control was interrupted."""
+        if message["do"] != "finish":
+            raise ValueError(f"a trainer does not know how to {message['do']}")
+        if not self._finished:
+            self.finish(message["reason"])
+
+    @property
+    def waits(self) -> str:
+        """What it waits for: enough segments."""
+        return "wait-data"
+
+    def fds(self) -> list[int]:
+        """A full segment."""
+        return self._consumer.fds()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def _crossed(before: int, after: int, every: int) -> bool:
+    return before // every != after // every
+
+
