@@ -8,6 +8,7 @@ Control computes nothing that a run's result depends on: trainers count, and say
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -110,6 +111,7 @@ class Control:
     def run(self, shapes: dict[str, Any]) -> Result:
         """Start the workers, watch them to the end, and write down how it ended."""
         self._console.begin(_title(self._experiment), str(self._run.path))
+        self._run.write_summary({"status": "running", "pid": os.getpid()})
         status, failure = "failed", None
         with self._signals():
             try:

@@ -53,8 +53,11 @@ class Run:
         return self.path / "metrics.jsonl"
 
     def summary(self) -> dict[str, Any]:
-        """What is known of the run's end; a run that died without a word is 'lost'."""
-        return _read_json(self.path / "summary.json") or {"status": "unknown"}
+        """How the run stands or ended; a run that died without a word is 'lost'."""
+        summary = _read_json(self.path / "summary.json") or {"status": "lost"}
+        if summary["status"] == "running" and not _lives(summary.get("pid", 0)):
+            summary["status"] = "lost"
+        return summary
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Replace the summary."""
@@ -135,6 +138,16 @@ def write_atomically(path: Path, data: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(data)
     partial.replace(path)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return pid > 0
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -30,18 +30,28 @@ class Evaluation(Protocol):
     """What a policy says of the actions and observations of a batch, each [T, B]."""
 
     @property
-    def log_prob(self) -> Tensor: ...
+    def log_prob(self) -> Tensor:
+        """Log-probability of the action."""
+        ...
+
     @property
-    def entropy(self) -> Tensor: ...
+    def entropy(self) -> Tensor:
+        """Entropy of the distribution the action would be drawn from."""
+        ...
+
     @property
-    def value(self) -> Tensor: ...
+    def value(self) -> Tensor:
+        """Expected return, in units of the reward."""
+        ...
 
 
 class Policy(Protocol):
     """What a learner asks of a policy."""
 
     @property
-    def module(self) -> nn.Module: ...
+    def module(self) -> nn.Module:
+        """The parameters that learn."""
+        ...
 
     def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:
         """Log-probability and entropy of actions, and values, with gradients; leading dimensions [T, B]."""
@@ -109,7 +119,7 @@ class Update:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=True)
         self.optimizer.step()
         self.count += 1
@@ -131,13 +141,13 @@ def read_stats(who: str, updates: list[Stats], count: int, batch: Batch) -> dict
     Reads the device once. By then the weights have taken the bad step: a run goes on from a checkpoint, not from here.
     """
     names = list(updates[0])
-    table = torch.stack([torch.stack(list(stats.values())) for stats in updates]).tolist()
+    table = torch.stack([torch.stack(list(stats.values())) for stats in updates]).double().cpu().numpy()
     for number, row in enumerate(table, count - len(updates) + 1):
         for name, value in zip(names, row, strict=True):
             if not math.isfinite(value):
                 cause = _not_finite(batch)
                 raise FloatingPointError(f"{who}: {name} is {value} in update {number}{cause}")
-    return {name: math.fsum(column) / len(table) for name, column in zip(names, zip(*table, strict=True), strict=True)}
+    return {name: float(mean) for name, mean in zip(names, table.mean(0), strict=True)}
 
 
 def mean_of(stats: Iterable[dict[str, float]]) -> dict[str, float]:

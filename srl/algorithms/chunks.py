@@ -21,7 +21,7 @@ from torch import Tensor
 
 from srl.algorithms.base import Batch, Evaluation, Policy
 from srl.errors import UserError
-from srl.tree import leaves, tree_map
+from srl.tree import index, leaves, tree_map
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,29 @@ class Chunks:
     @classmethod
     def cut(cls, batch: Batch, **more: Tensor) -> Chunks:
         """What evaluate needs of a batch, and any more [T, B], as chunks."""
-        valid = batch["valid"]
-        steps = len(valid)
+        steps = len(batch["valid"])
         count = _count(batch)
-        rows = {"valid": valid, **more}
-        for name in ("obs", "action", "mask", "first"):
-            if name in batch:
-                rows[name] = tree_map(lambda leaf: leaf[:steps], batch[name])
-        state = tree_map(lambda leaf: leaf[:count].flatten(0, 1), batch.get("state", {}))
-        return cls(tree_map(lambda leaf: _split(leaf, count), rows), state)
+
+        def split(leaf: Tensor) -> Tensor:
+            leaf = leaf[:steps]
+            return leaf.reshape(count, -1, *leaf.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+        def side_by_side(leaf: Tensor) -> Tensor:
+            return leaf[:count].flatten(0, 1)
+
+        known = {name: batch[name] for name in ("obs", "action", "mask", "first", "valid") if name in batch}
+        return cls(tree_map(split, known | more), tree_map(side_by_side, batch.get("state", {})))
 
     def take(self, columns: Tensor) -> Chunks:
         """These chunks alone."""
-        rows = tree_map(lambda leaf: leaf.index_select(1, columns), self.rows)
-        return Chunks(rows, tree_map(lambda leaf: leaf.index_select(0, columns), self.state))
+
+        def row(leaf: Tensor) -> Tensor:
+            return leaf.index_select(1, columns)
+
+        def state(leaf: Tensor) -> Tensor:
+            return leaf.index_select(0, columns)
+
+        return Chunks(tree_map(row, self.rows), tree_map(state, self.state))
 
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator[Chunks]:
         """All chunks with a valid row, in random order, in count parts of nearly equal size (fewer if chunks lack).
@@ -85,23 +94,17 @@ def _count(batch: Batch) -> int:
     return count
 
 
-def _split(leaf: Tensor, count: int) -> Tensor:
-    """[T, B, ...] as [T / count, count * B, ...]; no copy for single rows."""
-    return leaf.unflatten(0, (count, -1)).transpose(0, 1).flatten(1, 2)
-
-
 def joined(leaf: Tensor, batch: Batch) -> Tensor:
     """[L, N] of all chunks of a batch back as [T, B]."""
     count = _count(batch)
-    return leaf.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1)
+    return leaf.reshape(len(leaf), count, -1).transpose(0, 1).flatten(0, 1)
 
 
 @torch.no_grad()
 def last_value(policy: Policy, batch: Batch) -> Tensor:
     """V(obs[T]) of each column: what follows the batch's last row."""
-    obs = tree_map(lambda leaf: leaf[-1:], batch["obs"])
-    state = tree_map(lambda leaf: leaf[-1], batch.get("state", {}))
-    return policy.value(obs, batch["first"][-1:], state).squeeze(0)
+    obs = index(batch["obs"], slice(-1, None))
+    return policy.value(obs, batch["first"][-1:], index(batch.get("state", {}), -1)).squeeze(0)
 
 
 def valid_observations(batch: Batch) -> Any:

@@ -77,7 +77,7 @@ class IMPALALearner:
         settings, valid = self.settings, batch["valid"]
         now = Chunks.cut(batch).evaluate(self.policy)
         log_prob, value, entropy = (joined(x, batch) for x in (now.log_prob, now.value, now.entropy))
-        log_rho = losses.masked(log_prob.detach() - batch["log_prob"], valid)
+        log_rho = log_prob.detach() - batch["log_prob"]
         advantage, target = self._targets(batch, log_rho, value.detach())
         scale = self.policy.value_scale()
         # Advantages in value units, like the value loss: neither then depends on the size of rewards.

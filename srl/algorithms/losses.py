@@ -12,7 +12,7 @@ from torch.nn.functional import huber_loss
 
 
 def masked(x: Tensor, valid: Tensor | None) -> Tensor:
-    """x with 0 on the rows that do not count, so that no infinity there reaches a later operation or its gradient."""
+    """The tensor with 0 on the rows that do not count, so that no infinity there reaches a later gradient."""
     return x if valid is None else torch.where(valid, x, 0.0)
 
 
@@ -22,7 +22,7 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def normalised(x: Tensor, valid: Tensor) -> Tensor:
-    """x shifted and scaled to mean 0 and standard deviation 1 over the valid rows, 0 on the others."""
+    """The tensor shifted and scaled to mean 0 and standard deviation 1 over the valid rows, 0 on the others."""
     std, mean = torch.std_mean(x[valid], correction=0)
     return masked((x - mean) / (std + 1e-8), valid)
 

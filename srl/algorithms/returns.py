@@ -91,7 +91,8 @@ def discounted_returns(
     so_far[t] = reward[t] + gamma * so_far[t-1], which starts at carry [B] and again at 0 after an episode's end
     """
     _check_shapes(carry, reward=reward, ended=ended, valid=valid)
-    so_far, sums = carry, []
+    so_far = carry
+    sums: list[Tensor] = []
     for reward_t, keep_t in zip(torch.where(valid, reward, 0.0), ~ended, strict=True):
         sums.append(torch.add(reward_t, so_far, alpha=gamma))
         so_far = sums[-1] * keep_t
@@ -115,7 +116,7 @@ def _next_values(value: Tensor, last_value: Tensor, terminated: Tensor) -> Tenso
 def _backward_sums(x_t: Tensor, decay_t: Tensor) -> Tensor:
     """y[t] = x[t] + decay[t] * y[t+1], with y[T] = 0."""
     total = torch.zeros_like(x_t[0])
-    sums = []
+    sums: list[Tensor] = []
     for x, decay in zip(reversed(x_t.unbind()), reversed(decay_t.unbind()), strict=True):
         total = torch.addcmul(x, decay, total)
         sums.append(total)

@@ -61,7 +61,8 @@ class EnvBatch(Protocol):
         """Play one action per row; also writes out["reward"], out["terminated"] and out["truncated"].
 
         A row whose episode has just ended shows its true final observation. The next step ignores that row's action
-        and writes the first observation of its next episode, reward 0 and flags False.
+        and writes the first observation of its next episode, reward 0 and flags False. (Only a vector environment in
+        SAME_STEP mode has already moved on by one step then, and gives that step's reward; see envs/vector.py.)
         """
         ...
 
@@ -125,17 +126,15 @@ def _native_vector(spec: EnvSpec, size: int, options: dict[str, Any], name: str)
 
 
 def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str, Any], name: str) -> EnvBatch:
-    if not _takes_num_envs(source):
-        first = source(**options)
-        if isinstance(first, gymnasium.Env):
-            return GymBatch(_first_then(first, partial(source, **options)), size, name)
-        made = first
-    else:
-        made = source(num_envs=size, **options)
-    batch = VectorBatch(made, name) if isinstance(made, VectorEnv) else made
+    many = _takes_num_envs(source)
+    made: Any = source(num_envs=size, **options) if many else source(**options)
+    kind: type[object] = made.__class__
+    if issubclass(kind, gymnasium.Env) and not many:
+        return GymBatch(_first_then(made, partial(source, **options)), size, name)
+    batch: Any = VectorBatch(made, name) if issubclass(kind, VectorEnv) else made
     if not isinstance(batch, EnvBatch):
         raise UserError(
-            f"{name} gives a {type(made).__name__}; it must give a gymnasium Env, a VectorEnv or an EnvBatch"
+            f"{name} gives a {kind.__name__}; it must give an Env, or with num_envs a VectorEnv or an EnvBatch"
         )
     if batch.size != size:
         batch.close()
@@ -143,10 +142,11 @@ def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str
     return batch
 
 
-def _takes_num_envs(source: Callable[..., Any]) -> bool:
-    if isinstance(source, type) and issubclass(source, gymnasium.Env | VectorEnv):
-        return issubclass(source, VectorEnv)
-    return "num_envs" in inspect.signature(source).parameters
+def _takes_num_envs(source: Any) -> bool:
+    kind: type = source if inspect.isclass(source) else object
+    if issubclass(kind, gymnasium.Env):
+        return False  # a parameter num_envs of its own would mean something else
+    return issubclass(kind, VectorEnv) or "num_envs" in inspect.signature(source).parameters
 
 
 def _first_then(first: Any, build: Callable[[], Any]) -> Callable[[], Any]:
@@ -208,7 +208,7 @@ def _import(module: str, env: str) -> Any:
 def _attribute(module: Any, path: str, env: str) -> Callable[..., Any]:
     def step_into(owner: Any, name: str) -> Any:
         if not hasattr(owner, name):
-            hint = nearest(name, (known for known in vars(owner) if not known.startswith("_")))
+            hint = nearest(name, (known for known in dir(owner) if not known.startswith("_")))
             raise UserError(f"environment {env!r}: {owner.__name__} has no {name!r}{hint}")
         return getattr(owner, name)
 

@@ -259,7 +259,7 @@ def _every_kind(width: int) -> spaces.Dict:
             "gear": spaces.Discrete(3, start=-1),
             "keys": spaces.MultiBinary(4),
             "pair": spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(0, 1, (2, 1), np.float32)}))),
-            "slots": spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
+            "slots": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 1], [2, 3]])),
         }
     )
 

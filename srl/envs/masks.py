@@ -32,21 +32,21 @@ def mask_spec(action: SpecTree) -> Any:
 
 
 def find_masks(
-    observation: Space[Any], action: Space[Any], first_info: Callable[[], dict[str, Any]], name: str
+    observation: Any, action: Space[Any], first_info: Callable[[], dict[str, Any]], name: str
 ) -> Masks | None:
     """The masks an environment gives, if any; `first_info` is the info of a reset, made only where it may hold one."""
     if mask_spec(spec_of_space(action, f"{name}: action")) is None:
         return None
-    if isinstance(observation, Dict) and KEY in observation.spaces:
+    if isinstance(observation, Dict) and KEY in (key for _, key, _ in children(observation)):
         return Masks(action, from_info=False, name=name)
     return Masks(action, from_info=True, name=name) if KEY in first_info() else None
 
 
-def seen_space(observation: Space[Any], masks: Masks | None, name: str) -> Space[Any]:
+def seen_space(observation: Any, masks: Masks | None, name: str) -> Any:
     """The observation space as the policy sees it: without the mask."""
     if masks is None or masks.from_info or not isinstance(observation, Dict):
         return observation
-    seen = {key: child for key, child in observation.spaces.items() if key != KEY}
+    seen: dict[Any, Space[Any]] = {key: child for _, key, child in children(observation) if key != KEY}
     if not seen:
         raise UserError(f"{name}: the observation holds nothing but {KEY!r}; add what the policy is to see")
     return Dict(seen)
@@ -111,7 +111,7 @@ class Masks:
         return info[KEY]
 
     def _walk(self, target: Any, value: Any) -> list[tuple[Array, Any, _Leaf]]:
-        found = []
+        found: list[tuple[Array, Any, _Leaf]] = []
         for path, keys, leaf in self._leaves:
             array, part = target, value
             for name, key in zip(path, keys, strict=True):
@@ -122,9 +122,10 @@ class Masks:
 
 
 def _part(value: Any, key: Any) -> Any:
-    if isinstance(value, dict):
-        return value.get(key)
-    return None if value is None else value[key]
+    try:
+        return None if value is None else value[key]
+    except KeyError:
+        return None
 
 
 class _Leaf:
@@ -137,8 +138,9 @@ class _Leaf:
 
     def flat(self, value: Any, lead: tuple[int, ...]) -> Array:
         """The mask as one flat row, or with `lead` as that many rows."""
-        if isinstance(value, tuple | list) and value and np.ndim(value[0]) > len(lead):
-            joined = np.concatenate([np.reshape(part, (*lead, -1)) for part in value], axis=-1)
+        parts: Any = value if value.__class__ in (tuple, list) else ()
+        if len(parts) and np.ndim(parts[0]) > len(lead):
+            joined: Any = np.concatenate([np.reshape(part, (*lead, -1)) for part in parts], axis=-1)
         else:
             joined = np.asarray(value)
             joined = joined.reshape(*lead, -1) if joined.shape[: len(lead)] == lead else joined
@@ -148,6 +150,6 @@ class _Leaf:
 
     def rows(self, value: Any, rows: Array) -> Array:
         """The masks of the rows that are True in `rows`, from what a vector environment gives for all of them."""
-        if isinstance(value, np.ndarray) and value.dtype == object:
+        if value.__class__ is np.ndarray and value.dtype.hasobject:
             return np.stack([self.flat(one, ()) for one in value[rows]])
         return self.flat(value, (len(rows),))[rows]

@@ -26,32 +26,34 @@ Row = int | EllipsisType
 """Where a value goes: the row of one environment, or all rows at once."""
 
 
-def children(space: Dict | Tuple) -> Iterator[tuple[str, Any, Space[Any]]]:
-    """Each part of a composite space: its key in trees, its key in the environment's own values, and its space."""
-    parts = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-    for key, child in parts:
+def children(space: Any) -> Iterator[tuple[str, Any, Space[Any]]]:
+    """Each part of a Dict or Tuple: its key in trees, its key in the environment's own values, and its space."""
+    parts: Any = space.spaces
+    keyed: Any = parts.items() if isinstance(space, Dict) else enumerate(parts)
+    for key, child in keyed:
         yield str(key), key, child
 
 
 def spec_of_space(space: Space[Any], what: str, path: Path = ()) -> SpecTree:
     """The spec tree of a space; `what` is how an error names it."""
+    known: Any = space  # Gymnasium types its spaces only in part
     if isinstance(space, Dict | Tuple):
-        return {name: spec_of_space(child, what, (*path, name)) for name, _, child in children(space)}
+        return {name: spec_of_space(child, what, (*path, name)) for name, _, child in children(known)}
     if isinstance(space, Box):
-        return Spec(space.shape, _dtype(space), low=_bound(space.low), high=_bound(space.high))
+        return Spec(known.shape, _dtype(known), low=_bound(known.low), high=_bound(known.high))
     if isinstance(space, Discrete):
-        return Spec((), "int64", "discrete", (int(space.n),), (int(space.start),))
+        return Spec((), "int64", "discrete", (int(known.n),), (int(known.start),))
     if isinstance(space, MultiDiscrete):
-        return Spec(space.shape, "int64", "discrete", _ints(space.nvec), _ints(space.start))
+        return Spec(known.shape, "int64", "discrete", _ints(known.nvec), _ints(known.start))
     if isinstance(space, MultiBinary):
-        return Spec(space.shape, "int8", "binary")
+        return Spec(known.shape, "int8", "binary")
     raise UserError(
         f"{what} {name_of(path)} is a {type(space).__name__} space; use Box, Discrete, MultiDiscrete, MultiBinary, "
         "or a Dict or Tuple of them"
     )
 
 
-def _dtype(space: Box) -> str:
+def _dtype(space: Any) -> str:
     return "float32" if space.dtype == np.float64 else str(space.dtype)
 
 
@@ -103,7 +105,7 @@ class Observations:
                 for key in keys:
                     part = part[key]
             except (KeyError, IndexError, TypeError) as error:
-                got = sorted(map(str, value)) if isinstance(value, dict) else type(value).__name__
+                got = sorted(map(str, value)) if value.__class__ is dict else type(value).__name__
                 raise UserError(f"{self._name}: observation has no {name_of(path)}; got {got}") from error
             leaf.write(array, at, part)
 
@@ -119,7 +121,7 @@ class _Values:
         self.shape = (*lead, *spec.shape)
         self.dtype = np.dtype(spec.dtype)
         self.where = where
-        self._accepted = {self.dtype}
+        self._accepted: set[np.dtype[Any]] = {self.dtype}
 
     def write(self, target: Array, at: Row, value: Any) -> None:
         # Said here and not in a call: this line runs once per environment and step.
@@ -183,11 +185,12 @@ def action_batch(space: Space[Any], tree: Tree) -> Any:
         return {key: action_batch(child, tree[name]) for name, key, child in children(space)}
     if isinstance(space, Tuple):
         return tuple(action_batch(child, tree[name]) for name, _, child in children(space))
-    values: Any = np.array(tree, space.dtype)
+    known: Any = space
+    values: Any = np.array(tree, known.dtype)
     if isinstance(space, Box):
-        return np.minimum(np.maximum(values, space.low), space.high)
+        return np.minimum(np.maximum(values, known.low), known.high)
     if isinstance(space, Discrete | MultiDiscrete):
-        values += space.start
+        values += known.start
     return values
 
 
@@ -200,8 +203,9 @@ def _rows(space: Space[Any], batch: Any) -> list[Any]:
     if isinstance(space, Discrete):
         return batch.tolist()
     if isinstance(space, Dict):
+        keys = [key for _, key, _ in children(space)]
         columns = [_rows(child, batch[key]) for _, key, child in children(space)]
-        return [dict(zip(space.spaces, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(space, Tuple):
         return list(zip(*(_rows(child, batch[key]) for _, key, child in children(space)), strict=True))
     return list(batch)

@@ -48,10 +48,11 @@ class VectorBatch:
             AutoresetMode.SAME_STEP: self._same_step,
             AutoresetMode.DISABLED: self._disabled,
         }[mode]
-        self._action_space = vector.single_action_space
+        spaces: Any = vector  # Gymnasium types its spaces only in part
+        self._action_space: Any = spaces.single_action_space
         self.action: SpecTree = spec_of_space(self._action_space, f"{name}: action")
-        self._masks = find_masks(vector.single_observation_space, self._action_space, self._first_info, name)
-        seen = seen_space(vector.single_observation_space, self._masks, name)
+        self._masks = find_masks(spaces.single_observation_space, self._action_space, self._first_info, name)
+        seen = seen_space(spaces.single_observation_space, self._masks, name)
         self.obs: SpecTree = spec_of_space(seen, f"{name}: observation")
         self.mask: SpecTree | None = self._masks.spec if self._masks else None
         self._write_all = Observations(seen, name, (self.size,)).write
@@ -146,8 +147,8 @@ class VectorBatch:
         self._write_rows(target, final, rows)
 
     def _write_rows(self, target: Any, obs: Any, rows: Array) -> None:
-        for i in np.flatnonzero(rows):
-            self._write_one(target, int(i), _row(obs, i))
+        for i in np.flatnonzero(rows).tolist():
+            self._write_one(target, i, _row(obs, i))
 
     def _write_masks(self, out: dict[str, Any], obs: Any, info: dict[str, Any], rows: Array) -> None:
         if self._masks:
@@ -180,8 +181,9 @@ def _autoreset_mode(vector: VectorEnv[Any, Any, Any], name: str) -> AutoresetMod
 
 def _row(batch: Any, i: int) -> Any:
     """One environment's part of what is batched leaf by leaf; arrays of objects hold it whole."""
+    parts: Any = batch
     if isinstance(batch, dict):
-        return {key: _row(child, i) for key, child in batch.items()}
+        return {key: _row(child, i) for key, child in parts.items()}
     if isinstance(batch, tuple):
-        return tuple(_row(child, i) for child in batch)
-    return batch[i]
+        return tuple(_row(child, i) for child in parts)
+    return parts[i]

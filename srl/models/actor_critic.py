@@ -1,7 +1,7 @@
 r"""The actor-critic policy: networks that act and say how good a situation is.
 
     obs -> normaliser -> encoder -> memory -+-> policy head -> distribution of actions
-                     \-> encoder -> memory +-> value head  -> value
+                    \-> encoder -> memory -+-> value head  -> value
                      (one or two trunks)
 
 A trunk works on rows; only its memory sees time. This module must not know how the policy is trained or who asks.
@@ -20,8 +20,8 @@ from srl.models.base import Evaluation
 from srl.models.encoders import build_encoder
 from srl.models.heads import ActionHead, Joint
 from srl.models.normalise import ObservationNormaliser, PopArtHead, ValueHead
-from srl.models.trees import merge_time, to_torch
-from srl.tree import Spec, SpecTree, leaves, name_of, tree_map
+from srl.models.trees import merge_time, to_numpy, to_torch
+from srl.tree import Array, Spec, SpecTree, leaves, name_of, tree_map
 
 REQUEST = ("obs", "first", "state", "mask", "noise")
 """What act reads of a request; the last three may be absent."""
@@ -113,7 +113,7 @@ class ActorCriticPolicy:
         # For good: acting and evaluating must be the same function, so nothing may behave otherwise in training.
         self.module.to(self.device).eval()
         self.state = self.module.state
-        self.extras: SpecTree = {"log_prob": Spec((), "float32"), "value": Spec((), "float32")}
+        self.extras = {"log_prob": Spec((), "float32"), "value": Spec((), "float32")}
         self.noise = self.module.action_head.noise
 
     def act(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class ActorCriticPolicy:
             joint, value, state = self.module(obs, first.unsqueeze(0), state, mask)
             action = joint.mode() if isinstance(noise, dict) else joint.sample(noise)
             reply = {"action": action, "state": state, "log_prob": joint.log_prob(action), "value": value}
-            reply = tree_map(lambda leaf: leaf.cpu().numpy(), reply)
+            reply = tree_map(to_numpy, reply)
         for name in self.extras:
             if not np.isfinite(reply[name]).all():
                 raise FloatingPointError(_complaint(name, request))
@@ -154,7 +154,10 @@ class ActorCriticPolicy:
             self.module.normaliser.update(obs)
 
     def _to_device(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: to_torch(leaf).to(self.device), tree)
+        def one(array: Array) -> Tensor:
+            return to_torch(array).to(self.device)
+
+        return tree_map(one, tree)
 
 
 def _complaint(name: str, request: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from srl.errors import UserError, nearest
 from srl.tree import SpecTree
@@ -33,7 +33,7 @@ class Encoder(Protocol):
         ...
 
 
-def _positive(name: str, sizes: Sequence[int]) -> None:
+def _positive(name: str, sizes: Sequence[Any]) -> None:
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise UserError(f"{name} has {size!r}; sizes are whole numbers of at least 1")

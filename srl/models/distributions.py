@@ -134,6 +134,14 @@ class Normal:
 class Squash(nn.Module):
     """The map centre + scale * tanh(x) from the real line into bounds, and what it does to densities."""
 
+    low: Tensor
+    high: Tensor
+    centre: Tensor
+    scale: Tensor
+    log_scale: Tensor
+    nodes: Tensor
+    weights: Tensor
+
     def __init__(self, low: Tensor, high: Tensor) -> None:
         super().__init__()
         constants = {

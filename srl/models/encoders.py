@@ -33,7 +33,7 @@ HIDDEN_GAIN = math.sqrt(2)
 """The usual gain of orthogonal hidden layers: keeps the spread of activations through rectifiers."""
 
 
-def build_encoder(encoder: config.Encoder | str, obs_spec: SpecTree) -> nn.Module:
+def build_encoder(encoder: config.Encoder | str, obs_spec: SpecTree) -> Any:
     """The module that settings or an import string describe, tried on two rows of zeros."""
     module = _imported(encoder)(obs_spec) if isinstance(encoder, str) else encoder.build(obs_spec)
     features = getattr(module, "features", None)
@@ -76,6 +76,8 @@ def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = HIDDEN_GAIN) -> Any:
 class FlatLeaf(nn.Module):
     """One leaf as rows of floats: numbers as they are, bytes divided by 255, choices as one-hot."""
 
+    starts: Tensor
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.discrete = spec.kind == "discrete"
@@ -100,8 +102,9 @@ class MLPEncoder(nn.Module):
     def __init__(self, settings: config.MLP, obs_spec: SpecTree) -> None:
         super().__init__()
         self.paths = [path for path, _ in leaves(obs_spec)]
-        self.flat = nn.ModuleList(FlatLeaf(spec) for _, spec in leaves(obs_spec))
-        width = sum(leaf.features for leaf in self.flat)
+        flat = [FlatLeaf(spec) for _, spec in leaves(obs_spec)]
+        self.flat = nn.ModuleList(flat)
+        width = sum(leaf.features for leaf in flat)
         if width == 0:
             raise UserError("the observation has no elements; MLP needs at least one")
         layers: list[nn.Module] = []
@@ -209,13 +212,13 @@ class ResNetEncoder(nn.Module):
 class Parts(nn.Module):
     """Encoders for parts of the tree, their features side by side."""
 
-    def __init__(self, images: dict[Path, nn.Module], others: dict[Path, Spec], vector: nn.Module | None) -> None:
+    def __init__(self, images: dict[Path, Any], others: dict[Path, Spec], vector: Any) -> None:
         super().__init__()
         self.image_paths = list(images)
         self.images = nn.ModuleList(images.values())
         self.other_paths = list(others)
         self.vector = vector
-        self.features = sum(part.features for part in (*self.images, vector) if part is not None)
+        self.features: int = sum(part.features for part in (*images.values(), vector) if part is not None)
 
     def forward(self, obs: Any) -> Tensor:
         """Features [N, features]."""

@@ -25,6 +25,8 @@ from srl.tree import Path, Spec, SpecTree, leaves, name_of, tree_map
 class CategoricalHead(nn.Module):
     """One or several independent choices, some of them perhaps forbidden by a mask."""
 
+    slots: Tensor | None
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.inputs = sum(spec.n)
@@ -74,9 +76,9 @@ class Bounded(torch.autograd.Function):
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         """The gradient, without what leads further outside."""
-        (x,) = ctx.saved_tensors
+        (grad,), (x,) = grad_outputs, ctx.saved_tensors
         low, high = ctx.bounds
         # Descent moves against the gradient: above the upper bound only a positive gradient leads back.
         stuck = ((x > high) & (grad < 0)) | ((x < low) & (grad > 0))
@@ -116,7 +118,7 @@ def _squash(spec: Spec, name: str) -> Squash:
     return Squash(low, high)
 
 
-def _leaf_head(spec: Spec, name: str, gaussian: config.Gaussian) -> nn.Module:
+def _leaf_head(spec: Spec, name: str, gaussian: config.Gaussian) -> CategoricalHead | BernoulliHead | GaussianHead:
     if spec.size == 0:
         raise UserError(f"the action {name!r} has no elements")
     if spec.kind == "discrete":
@@ -162,7 +164,11 @@ class Joint:
 
     def _tree(self, elements: list[Tensor]) -> Any:
         queue = iter(elements)
-        return tree_map(lambda spec: next(queue).reshape(-1, *spec.shape).to(getattr(torch, spec.dtype)), self.spec)
+
+        def one(spec: Spec) -> Tensor:
+            return next(queue).reshape(-1, *spec.shape).to(getattr(torch, spec.dtype))
+
+        return tree_map(one, self.spec)
 
 
 class ActionHead(nn.Module):
@@ -179,12 +185,13 @@ class ActionHead(nn.Module):
         super().__init__()
         self.spec = action_spec
         self.paths = [path for path, _ in leaves(action_spec)]
-        self.parts = nn.ModuleList(_leaf_head(spec, name_of(path), gaussian) for path, spec in leaves(action_spec))
+        parts = [_leaf_head(spec, name_of(path), gaussian) for path, spec in leaves(action_spec)]
+        self.parts = nn.ModuleList(parts)
         if not self.paths:
             raise UserError("the action space is empty")
         self.masked = _masked_paths(action_spec, mask_spec)
-        self.inputs = [part.inputs for part in self.parts]
-        self.elements = [part.elements for part in self.parts]
+        self.inputs = [part.inputs for part in parts]
+        self.elements = [part.elements for part in parts]
         self.noise = sum(self.elements)
         self.linear = orthogonal(nn.Linear(features, sum(self.inputs)), gain)
 

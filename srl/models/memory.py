@@ -38,7 +38,7 @@ class Memory(nn.Module):
         """Outputs [T, B, size] and the state after them, for inputs [T, B, inputs]."""
         projected = self.input(x)
         now = tuple(state[name] for name in self.names)
-        outputs = []
+        outputs: list[Tensor] = []
         for gates, reset in zip(projected, first.unsqueeze(-1), strict=True):
             now = self.cell(gates, *(part.masked_fill(reset, 0.0) for part in now))
             outputs.append(now[0])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from srl.models import config
 from srl.models.encoders import orthogonal
 from srl.models.trees import at
-from srl.tree import SpecTree, leaves, name_of, tree_map
+from srl.tree import Spec, SpecTree, leaves, name_of, tree_map
 
 CLIP = 10.0
 """Normalised observations stay within this many deviations."""
@@ -89,11 +89,17 @@ class ObservationNormaliser(nn.Module):
     def forward(self, obs: Any) -> Any:
         """The same tree, its float leaves normalised."""
         parts = iter(self.parts)
-        return tree_map(lambda spec, leaf: next(parts)(leaf), self.spec, obs)
+
+        def one(spec: Spec, leaf: Tensor) -> Tensor:
+            return next(parts)(leaf)
+
+        return tree_map(one, self.spec, obs)
 
 
 class ValueHead(nn.Module):
     """A linear layer whose output is the value itself."""
+
+    scale: Tensor
 
     def __init__(self, features: int, gain: float) -> None:
         super().__init__()

@@ -25,6 +25,15 @@ def to_torch(array: Array) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+def to_numpy(tensor: Tensor) -> Array:
+    """The array over a tensor's memory, or over a copy when the tensor is on another device."""
+    return tensor.cpu().numpy()
+
+
 def merge_time(tree: Any) -> Any:
     """Leaves [T, B, ...] as rows [T * B, ...]."""
-    return tree_map(lambda leaf: leaf.flatten(0, 1), tree)
+
+    def one(leaf: Tensor) -> Tensor:
+        return leaf.flatten(0, 1)
+
+    return tree_map(one, tree)

@@ -34,20 +34,21 @@ def test_on_policy_nothing_is_corrected(policy, chunk):
 
 
 def test_the_loss_is_that_of_the_paper_averaged_over_valid_rows():
-    policy, actor = MLPPolicy(seed=0), MLPPolicy(seed=1)
+    policy, actor = MLPPolicy(seed=0, scale=2.0), MLPPolicy(seed=1)
     batch = batch_for(actor, 16, 4)
     now = policy.evaluate(batch["obs"][:-1], batch["action"], None, None, {})
     names = ("terminated", "truncated", "valid")
     log_rho, value = (now.log_prob - batch["log_prob"]).detach(), now.value.detach()
     flag = {name: batch[name] for name in names}
-    advantage, target = vtrace(log_rho, batch["reward"], value, last_value(policy, batch), **flag, gamma=0.9)
+    options = {"gamma": 0.9, "rho_bar": 1.5, "c_bar": 0.8, "lam": 0.7}
+    advantage, target = vtrace(log_rho, batch["reward"], value, last_value(policy, batch), **flag, **options)
     valid = batch["valid"]
     expected = {
-        "policy_gradient_loss": -(advantage * now.log_prob)[valid].mean(),
-        "value_loss": (now.value - target)[valid].square().mean(),
+        "policy_gradient_loss": -(advantage / 2 * now.log_prob)[valid].mean(),
+        "value_loss": ((now.value - target) / 2)[valid].square().mean(),
         "entropy_loss": -now.entropy[valid].mean(),
     }
-    stats = IMPALA(gamma=0.9, entropy=0.02, value_weight=0.3).build(policy).step(batch, 0.0)
+    stats = IMPALA(**options, entropy=0.02, value_weight=0.3).build(policy).step(batch, 0.0)
     for name, x in expected.items():
         assert stats[name] == pytest.approx(x.item(), rel=1e-4), name
     loss = stats["policy_gradient_loss"] + 0.3 * stats["value_loss"] + 0.02 * stats["entropy_loss"]

@@ -74,14 +74,14 @@ def test_invalid_rows_have_no_influence(policy, chunk):
     assert not valid.all()
     spoiled = dict(batch)
     for name in ("reward", "log_prob"):
-        spoiled[name] = torch.where(valid, batch[name], 1e30)
+        spoiled[name] = torch.where(valid, batch[name], torch.nan)
     spoiled["action"] = torch.where(valid, batch["action"], 1 - batch["action"])
     obs = batch["obs"].clone()
     obs[:-1][~valid] = 1e3
     spoiled["obs"] = obs
     # The value of a reset row is the bootstrap of a truncated episode; elsewhere it is ignored.
     before = torch.cat([torch.ones_like(valid[:1]), batch["terminated"][:-1]])
-    spoiled["value"] = torch.where(~valid & before, 1e30, batch["value"])
+    spoiled["value"] = torch.where(~valid & before, torch.nan, batch["value"])
     twin = copy.deepcopy(policy)
     assert FULL.build(policy).step(batch, 0.0) == FULL.build(twin).step(spoiled, 0.0)
     assert torch.equal(weights(policy), weights(twin))
@@ -122,6 +122,31 @@ def test_chunks_have_the_gradient_of_whole_columns_with_the_state_detached_betwe
     loss = -gain + 0.5 * (now.value - batch["reward"]).square() - 0.01 * now.entropy
     loss[valid].mean().backward()
     torch.testing.assert_close(found, [p.grad for p in policy.module.parameters()])
+
+
+def test_the_loss_is_that_of_the_settings_averaged_over_valid_rows():
+    policy, actor = MLPPolicy(seed=0, scale=2.0), MLPPolicy(seed=1)
+    batch = batch_for(actor, 16, 4)
+    batch["log_prob"] -= 1.5 * torch.rand(16, 4, generator=torch.Generator().manual_seed(0))
+    settings = PPO(clip=0.3, value_clip=0.1, dual_clip=1.5, value_weight=0.3, entropy=0.02, epochs=1, minibatches=1)
+    learner = settings.build(policy)
+    advantage, target = learner._targets(batch)
+    now = policy.evaluate(batch["obs"][:-1], batch["action"], None, None, {})
+    valid = batch["valid"]
+    ratio = (now.log_prob - batch["log_prob"]).exp()
+    advantage = losses.normalised(advantage, valid)
+    value, old, target = now.value / 2, batch["value"] / 2, target / 2
+    expected = {
+        "policy_gradient_loss": losses.clipped_surrogate(ratio, advantage, 0.3, 1.5)[valid].mean(),
+        "value_loss": losses.clipped_value_error(value, old, target, 0.1)[valid].mean(),
+        "entropy_loss": -now.entropy[valid].mean(),
+        "clip_fraction": ((ratio - 1).abs() > 0.3)[valid].float().mean(),
+    }
+    stats = learner.step(batch, 0.0)
+    for name, x in expected.items():
+        assert stats[name] == pytest.approx(x.item(), rel=1e-4), name
+    loss = stats["policy_gradient_loss"] + 0.3 * stats["value_loss"] + 0.02 * stats["entropy_loss"]
+    assert stats["loss"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_value_scale_divides_errors_and_learns_the_targets():

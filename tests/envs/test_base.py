@@ -14,6 +14,8 @@ from srl.envs.vector import VectorBatch
 from srl.errors import UserError
 from srl.tree import zeros
 
+from .arrays import arrays
+
 PLUGIN = """
 import gymnasium
 from srl.envs.fake import Counting
@@ -36,13 +38,10 @@ def plugin(tmp_path, monkeypatch):
 
 
 def play(batch, steps):
-    size = batch.size
-    out = {"obs": zeros(batch.obs, size), "reward": np.zeros(size, np.float32)}
-    out |= {name: np.zeros(size, bool) for name in ("terminated", "truncated")}
-    out |= {"mask": zeros(batch.mask, size)} if batch.mask else {}
+    out = arrays(batch)
     batch.reset(5, out)
     for _ in range(steps):
-        batch.step(zeros(batch.action, size), out)
+        batch.step(zeros(batch.action, batch.size), out)
     return out
 
 
@@ -131,7 +130,8 @@ def test_right_names_are_accepted(env):
         ("Pendulum-v1", 1, {"gravitas": 1}, "Pendulum-v1 cannot be built: .*'gravitas'"),
         ("Pendulum-v1", 0, {}, "must be at least 1"),
         (lambda: NativeVector(2), 3, {}, "gives 2 environments, not 3; let it take the number as num_envs"),
-        (lambda: 5, 1, {}, "gives a int; it must give a gymnasium Env"),
+        (lambda num_envs: Counting(), 1, {}, "gives a Counting; it must give an Env, or with num_envs"),
+        (lambda: 5, 1, {}, "gives a int; it must give an Env"),
     ],
 )
 def test_what_cannot_be_built_says_so_in_one_line(env, size, kwargs, message):

@@ -8,12 +8,8 @@ from srl.envs.base import make
 from srl.envs.fake import Counting, Raises
 from srl.envs.gym import seeds
 from srl.errors import UserError
-from srl.tree import zeros
 
-
-def arrays(batch):
-    out = {"obs": zeros(batch.obs, batch.size), "reward": np.zeros(batch.size, np.float32)}
-    return out | {name: np.zeros(batch.size, bool) for name in ("terminated", "truncated")}
+from .arrays import arrays
 
 
 def test_seeds_do_not_depend_on_how_many_there_are():

@@ -14,6 +14,8 @@ from srl.envs.spaces import spec_of_space
 from srl.errors import UserError
 from srl.tree import Spec, zeros
 
+from .arrays import arrays
+
 PAIR = spaces.MultiDiscrete([2, 3])
 NESTED = spaces.Dict({"aim": spaces.Box(0, 1, (2,)), "do": spaces.Tuple((spaces.Box(0, 1, ()), PAIR))})
 
@@ -89,11 +91,24 @@ def test_a_mask_that_comes_only_with_resets_is_refused():
             return super().reset(seed=seed)[0], {"action_mask": np.ones(2)}
 
     batch = make(Forgets, 1)
-    out = {"obs": zeros(batch.obs, 1), "mask": zeros(batch.mask, 1), "reward": np.zeros(1, np.float32)}
-    out |= {name: np.zeros(1, bool) for name in ("terminated", "truncated")}
+    out = arrays(batch)
     batch.reset(0, out)
     with pytest.raises(UserError, match="though the first reset had one"):
         batch.step(np.zeros(1, int), out)
+
+
+def test_the_last_step_of_an_episode_needs_no_mask():
+    class Tires(Masked):
+        def step(self, action):
+            obs, reward, terminated, truncated, info = super().step(action)
+            return obs, reward, terminated, truncated, {} if terminated else info
+
+    batch = make(Tires, 1, {"length": 1})
+    out = arrays(batch)
+    batch.reset(0, out)
+    batch.step(np.argmax(out["mask"], axis=1), out)
+    assert out["terminated"].all()
+    assert out["mask"].all()
 
 
 def test_an_observation_that_is_only_a_mask_is_refused():

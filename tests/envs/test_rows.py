@@ -9,7 +9,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from srl.envs.base import make
 from srl.envs.fake import ACTION_WEIGHT, Counting, Masked, NativeVector
-from srl.tree import zeros
+
+from .arrays import arrays
 
 STEPS = 60
 SIZE = 3
@@ -17,12 +18,6 @@ LENGTHS = [(5,), (1,), (2, 1, 4), (3, 1, 1, 2), (1, 1, 7)]
 ENDS = ("terminated", "truncated", "both")
 MODES = ["NextStep", "SameStep", "Disabled"]
 ROW = ("obs", "reward", "terminated", "truncated")
-
-
-def arrays(batch):
-    out = {"obs": zeros(batch.obs, batch.size), "reward": np.full(batch.size, np.nan, np.float32)}
-    out |= {name: np.ones(batch.size, bool) for name in ("terminated", "truncated")}
-    return out | ({"mask": zeros(batch.mask, batch.size)} if batch.mask else {})
 
 
 def play(batch, actions, seed=0):
@@ -168,8 +163,12 @@ def test_the_mask_of_every_row_holds_for_the_action_that_is_played(mode, where):
     ends = 0
     for _ in range(STEPS):
         assert out["mask"].any(axis=1).all()
-        batch.step(np.array([rng.choice(np.flatnonzero(row)) for row in out["mask"]]), out)
+        action = np.array([rng.choice(np.flatnonzero(row)) for row in out["mask"]])
+        out = arrays(batch)
+        batch.step(action, out)
         ends += int(out["terminated"].sum())
+        if mode in (None, "NextStep"):
+            assert out["mask"][out["terminated"]].all()
     assert ends >= SIZE
     seen = out["obs"]["seen"] if where == "obs" else out["obs"]
     assert seen.shape == (SIZE, 4)

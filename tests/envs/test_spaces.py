@@ -14,6 +14,8 @@ from srl.envs.spaces import Observations, action_batch, action_rows, spec_of_spa
 from srl.errors import UserError
 from srl.tree import Spec, zeros
 
+from .arrays import arrays
+
 SIZE = 3
 STEPS = 9
 
@@ -119,8 +121,7 @@ def test_every_kind_of_leaf_goes_in_and_out(mode):
         return SyncVectorEnv([build] * num_envs, autoreset_mode=mode)
 
     batch = make(vector if mode else build, SIZE)
-    out = {"obs": zeros(batch.obs, SIZE), "reward": np.zeros(SIZE, np.float32)}
-    out |= {name: np.zeros(SIZE, bool) for name in ("terminated", "truncated")}
+    out = arrays(batch)
     batch.reset(3, out)
     rng, space = np.random.default_rng(0), made[0].observation_space
     ended = np.zeros(SIZE, bool)
@@ -145,8 +146,7 @@ def test_final_observations_of_every_kind():
 
     made = vector(SIZE)
     batch = make(lambda num_envs: made, SIZE)
-    out = {"obs": zeros(batch.obs, SIZE), "reward": np.zeros(SIZE, np.float32)}
-    out |= {name: np.zeros(SIZE, bool) for name in ("terminated", "truncated")}
+    out = arrays(batch)
     batch.reset(0, out)
     finals = []
     inner = made.step

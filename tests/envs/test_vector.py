@@ -6,12 +6,12 @@ import pytest
 from srl.envs.base import make
 from srl.envs.fake import NativeVector
 from srl.errors import UserError
-from srl.tree import zeros
+
+from .arrays import arrays
 
 
 def stepped(batch, steps):
-    out = {"obs": zeros(batch.obs, batch.size), "reward": np.zeros(batch.size, np.float32)}
-    out |= {name: np.zeros(batch.size, bool) for name in ("terminated", "truncated")}
+    out = arrays(batch)
     batch.reset(0, out)
     for _ in range(steps):
         batch.step(np.zeros(batch.size, int), out)

@@ -1,4 +1,4 @@
-"""What the tests of models share: one thread, example spaces, random data for any spec."""
+"""What the tests of models share: one thread, one seed, example spaces, random data for any spec."""
 
 from typing import Any, ClassVar
 
@@ -10,9 +10,10 @@ from srl.tree import Spec, SpecTree, leaves, tree_map
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """The machine is shared."""
+def one_thread_one_seed() -> None:
+    """The machine is shared, and a failure should come again."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 class Spaces:

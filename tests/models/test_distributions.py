@@ -13,11 +13,6 @@ from srl.models.distributions import Bernoulli, Categorical, Normal, Squash, Squ
 ROWS = 6
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def uniforms(n: int) -> torch.Tensor:
     """Evenly spaced noise: counts equal probabilities to 1/n."""
     return (torch.arange(n) + 0.5).view(-1, 1) / n

@@ -14,7 +14,6 @@ ROWS, FEATURES = 64, 7
 
 
 def head_of(spec, mask_spec=None, gain=1.0, **gaussian):
-    torch.manual_seed(0)
     return ActionHead(FEATURES, spec, mask_spec, Gaussian(**gaussian), gain)
 
 

@@ -11,7 +11,6 @@ T, B, INPUTS, SIZE = 9, 4, 3, 5
 
 @pytest.fixture(params=[LSTM(size=SIZE), GRU(size=SIZE)], ids=["lstm", "gru"])
 def memory(request):
-    torch.manual_seed(0)
     return request.param.build(INPUTS)
 
 

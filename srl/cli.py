@@ -1,0 +1,252 @@
+"""The command line: srl train | resume | eval | play | show | list | doctor.
+
+Each verb is a short function that parses its words and calls the part that does the work. Nothing slow is imported before
+it is needed, so that a typing error is answered at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from srl import flags
+from srl.errors import UserError, nearest
+from srl.experiment import Experiment
+from srl.recipes import BUILT_IN
+from srl.settings import set_path, trusting
+
+USER_ERROR, FAILED, INTERRUPTED = 2, 3, 130
+DESCRIPTIONS = {
+    "train": "train a recipe: srl train ppo --env CartPole-v1",
+    "resume": "go on with a run that was stopped: srl resume RUN [--steps N]",
+    "eval": "play episodes with a trained policy and print its reward: srl eval RUN",
+    "play": "watch a trained policy, or record it: srl play RUN [--video FILE]",
+    "show": "draw what a recipe would start, without starting it: srl show ppo --actors 4",
+    "list": "recipes, and the runs of a folder",
+    "doctor": "what is installed and what this machine can do",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it ended."""
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        print(f"srl: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _dispatch(words: list[str]) -> int:
+    verbs: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "resume": _resume,
+        "eval": _eval,
+        "play": _play,
+        "show": _show,
+        "list": _list,
+        "doctor": _doctor,
+    }
+    if not words or words[0] in ("-h", "--help", "help"):
+        print("usage: srl VERB ...; srl VERB --help says more\n")
+        print("\n".join(f"  {verb:8} {text}" for verb, text in DESCRIPTIONS.items()))
+        return 0
+    if words[0] not in verbs:
+        raise UserError(f"no verb {words[0]!r}{nearest(words[0], verbs)}; there are {', '.join(verbs)}")
+    return verbs[words[0]](words[1:])
+
+
+def _parser(verb: str, **options: Any) -> flags.Parser:
+    return flags.Parser(prog=f"srl {verb}", description=DESCRIPTIONS[verb], **options)
+
+
+def _runs_flag(parser: flags.Parser) -> None:
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs [runs]")
+
+
+def _trust_flag(parser: flags.Parser) -> None:
+    parser.add_argument(
+        "--trust", action="append", default=[], metavar="MODULE", help="a module outside srl that the run may import"
+    )
+
+
+def _experiment(verb: str, words: list[str], parser: flags.Parser) -> tuple[Experiment, Any]:
+    """The experiment that the words describe, and the other options."""
+    if not words or words[0].startswith("-"):
+        if "-h" in words or "--help" in words:
+            print(f"usage: srl {verb} RECIPE ...; recipes: {', '.join(BUILT_IN)}, or module:function")
+            raise SystemExit(0)
+        raise UserError(f"srl {verb} needs a recipe first: {', '.join(BUILT_IN)}, or module:function")
+    recipe = flags.find_recipe(words[0])
+    parser.prog = f"srl {verb} {words[0]}"
+    parser.description = flags.first_line(recipe)
+    flags.add_parameters(parser, recipe)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b.c=VALUE", dest="settings", help="any setting, by its path"
+    )
+    options = parser.parse_all(words[1:])
+    experiment = recipe(**flags.given(options, recipe))
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"recipe {words[0]} returned {type(experiment).__name__}, not an Experiment")
+    for setting in options.settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set {setting!r} must look like a.b.c=VALUE")
+        experiment = set_path(experiment, path, text, trusting())
+    _check(experiment)
+    return experiment, options
+
+
+def _check(experiment: Experiment) -> None:
+    from srl.envs.base import check_name
+
+    experiment.check()
+    for actors in experiment.actors.values():
+        check_name(actors.env)
+
+
+def _train(words: list[str]) -> int:
+    parser = _parser("train")
+    _runs_flag(parser)
+    parser.add_argument("--name", help="name of the run folder")
+    parser.add_argument("--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    experiment, options = _experiment("train", words, parser)
+    from srl import control
+
+    def run() -> control.Result:
+        return control.train(
+            experiment,
+            launcher=options.launcher,
+            runs_folder=options.runs,
+            name=options.name,
+            quiet=options.quiet,
+            command=["srl", "train", *words],
+        )
+
+    return _run(run, options.quiet)
+
+
+def _resume(words: list[str]) -> int:
+    parser = _parser("resume")
+    parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
+    parser.add_argument("--steps", type=flags.whole_number("--steps"), help="train on to so many steps in all")
+    parser.add_argument("--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _runs_flag(parser)
+    _trust_flag(parser)
+    options = parser.parse_all(words)
+    from srl import control, runs
+
+    run = runs.find(options.runs, options.run)
+    experiment = run.experiment(trusting(*options.trust))
+    if options.steps:
+        experiment = set_path(experiment, "stop.steps", str(options.steps), trusting())
+    return _run(lambda: control.resume(run, experiment, launcher=options.launcher, quiet=options.quiet), options.quiet)
+
+
+def _run(start: Callable[[], Any], quiet: bool) -> int:
+    """Train, and say how it ended; a worker's traceback is printed last but for the cause in one line."""
+    from srl.launchers.base import WorkerFailed
+
+    try:
+        result = start()
+    except WorkerFailed as failure:
+        print(failure.traceback, file=sys.stderr, end="")
+        print(f"srl: {failure}", file=sys.stderr)
+        return FAILED
+    if not quiet:
+        print(f"run folder: {result.path}")
+        print(f"next: srl eval {result.path}   srl play {result.path}   tensorboard --logdir {result.path.parent}")
+    return 0
+
+
+def _eval(words: list[str]) -> int:
+    parser = _parser("eval")
+    _run_flags(parser)
+    parser.add_argument("--episodes", type=flags.whole_number("--episodes"), default=20, metavar="N", help="episodes to play [20]")
+    parser.add_argument("--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]")
+    options = parser.parse_all(words)
+    from srl import play
+
+    for line in play.evaluate(_found(options), options):
+        print(line)
+    return 0
+
+
+def _play(words: list[str]) -> int:
+    parser = _parser("play")
+    _run_flags(parser)
+    parser.add_argument("--video", type=Path, metavar="FILE", help="record an mp4 instead of opening a window")
+    parser.add_argument("--episodes", type=flags.whole_number("--episodes"), default=1, metavar="N", help="episodes to play [1]")
+    parser.add_argument("--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]")
+    options = parser.parse_all(words)
+    from srl import play
+
+    for line in play.show(_found(options), options):
+        print(line)
+    return 0
+
+
+def _run_flags(parser: flags.Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
+    parser.add_argument("--checkpoint", metavar="NAME", help="best, latest, or a checkpoint's name [best, else latest]")
+    parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the most likely")
+    _runs_flag(parser)
+    _trust_flag(parser)
+
+
+def _found(options: Any) -> Any:
+    from srl import runs
+
+    return runs.find(options.runs, options.run)
+
+
+def _show(words: list[str]) -> int:
+    experiment, _ = _experiment("show", words, _parser("show"))
+    from srl import show
+
+    print(show.drawn(experiment))
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    parser = _parser("list")
+    _runs_flag(parser)
+    options = parser.parse_all(words)
+    print("recipes")
+    for name in BUILT_IN:
+        print(f"  {name:10} {flags.first_line(flags.find_recipe(name))}")
+    from srl import runs
+
+    print(f"runs in {options.runs}")
+    for run in runs.listing(options.runs):
+        print("  " + _run_line(run))
+    return 0
+
+
+def _run_line(run: Any) -> str:
+    summary = run.summary()
+    reward = summary.get("ep_rew_mean")
+    said = "-" if reward is None else f"{reward:.1f}"
+    return f"{run.name:60} {summary['status']:12} {summary.get('steps', 0):>12,} steps  reward {said}"
+
+
+def _doctor(words: list[str]) -> int:
+    _parser("doctor").parse_all(words)
+    from srl import doctor
+
+    started = time.monotonic()
+    for line in doctor.report():
+        print(line)
+    print(f"looked around in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

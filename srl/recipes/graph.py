@@ -1,0 +1,57 @@
+"""What on-policy recipes share: the graph in which actors feed one trainer, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from srl.errors import UserError
+from srl.experiment import Actors, Algorithm, Evaluate, Experiment, Model, Policies, Stop, Train, Trainers
+from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto
+
+Source = str | Callable[..., Any]
+Act = Literal["inline", "shm"]
+Memory = Literal["none", "lstm", "gru"]
+
+CHUNK = 16
+"""Steps of the pieces that recurrent policies are trained on."""
+EVAL_EPISODES = 20
+
+
+def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
+    """The experiment in which every rollout of every actor gives one segment to each update."""
+    env, rollouts = p["env"], p["actors"] * p["ring"]
+    if rollouts < 1 or p["envs"] < rollouts or p["envs"] % rollouts:
+        raise UserError(f"envs ({p['envs']}) must be a multiple of actors x ring ({p['actors']} x {p['ring']})")
+    groups = {"main": Actors(env=env, count=p["actors"], ring=p["ring"], envs=p["envs"] // rollouts)}
+    if p["eval_every"]:
+        evaluate = Evaluate(every=p["eval_every"], episodes=EVAL_EPISODES)
+        groups["eval"] = Actors(env=env, envs=EVAL_EPISODES // 2, train=None, explore=False, evaluate=evaluate)
+    return Experiment(
+        name=name,
+        actors=groups,
+        policies={
+            "main": Policies(model=_model(p), act=p["act"], count=p["policy_workers"], device=p["device"]),
+        },
+        trainers={"main": Trainers(algorithm=algorithm, device=p["device"], threads=p["threads"])},
+        streams={"main": Train(rollout=p["rollout"], batch=rollouts, max_lag=p["max_lag"], chunk=_chunk(p))},
+        stop=Stop(steps=p["steps"], reward=p["stop_at_reward"]),
+        seed=p["seed"],
+    )
+
+
+def _model(p: dict[str, Any]) -> Model:
+    memories = {"none": None, "lstm": LSTM(), "gru": GRU()}
+    if p["memory"] not in memories:
+        raise UserError(f"memory must be one of {', '.join(memories)}, not {p['memory']!r}")
+    return ActorCritic(
+        encoder=Auto(vector=MLP(hidden=p["hidden"])),
+        memory=memories[p["memory"]],
+        normalise_obs=p["normalise"],
+    )
+
+
+def _chunk(p: dict[str, Any]) -> int | None:
+    if p["memory"] == "none":
+        return None
+    return CHUNK if p["rollout"] % CHUNK == 0 else p["rollout"]

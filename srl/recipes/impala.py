@@ -1,0 +1,77 @@
+"""IMPALA for any Gymnasium environment."""
+
+from __future__ import annotations
+
+from srl.algorithms.impala import IMPALA
+from srl.experiment import Experiment
+from srl.recipes.graph import Act, Memory, Source, on_policy
+from srl.recipes.tuned import settled
+
+DEFAULTS = {
+    "steps": 1_000_000,
+    "envs": 32,
+    "rollout": 32,
+    "learning_rate": 6e-4,
+    "anneal": False,
+    "gamma": 0.99,
+    "entropy": 0.01,
+    "normalise": False,
+    "hidden": (64, 64),
+    "memory": "none",
+}
+
+
+def impala(
+    env: Source = "CartPole-v1",
+    *,
+    seed: int = 1,
+    steps: int | None = None,
+    stop_at_reward: float | None = None,
+    actors: int = 1,
+    ring: int = 1,
+    envs: int | None = None,
+    rollout: int | None = None,
+    max_lag: int = 1,
+    act: Act = "inline",
+    policy_workers: int = 1,
+    device: str = "auto",
+    threads: int = 1,
+    eval_every: int = 0,
+    learning_rate: float | None = None,
+    anneal: bool | None = None,
+    gamma: float | None = None,
+    entropy: float | None = None,
+    normalise: bool | None = None,
+    hidden: tuple[int, ...] | None = None,
+    memory: Memory | None = None,
+) -> Experiment:
+    """Asynchronous actor-critic with V-trace, for any Gymnasium environment.
+
+    What is not given is what was tuned for the environment, or else the default in brackets.
+
+    Args:
+        env: a Gymnasium id, module:Id-v0, or module:attribute
+        seed: everything random is drawn from it
+        steps: steps to train on [1,000,000]
+        stop_at_reward: stop early at this mean reward of the last 100 episodes
+        actors: actor processes
+        ring: rollouts per actor, which overlap stepping and inference when acting is remote
+        envs: environments in all, shared out over the rollouts [32]
+        rollout: steps of each environment per update [32]
+        max_lag: how many versions old the data of an update may be; 0 is synchronous and reproducible
+        act: where actions are computed: in the actors (inline), or in policy workers over shared memory (shm)
+        policy_workers: policy workers, when acting is not inline
+        device: where training and policy workers compute: auto, cpu, cuda, cuda:1
+        threads: threads of the trainer
+        eval_every: steps between two evaluations; 0 for none
+        learning_rate: step size of the optimizer [0.0006]
+        anneal: let the learning rate fall to 0 over the run [no]
+        gamma: discount [0.99]
+        entropy: weight of the entropy bonus [0.01]
+        normalise: bring observations and rewards to a common scale [no]
+        hidden: widths of the hidden layers [64,64]
+        memory: recurrence: none, lstm, gru [none]
+    """
+    p = settled("impala", locals(), DEFAULTS)
+    names = ("learning_rate", "anneal", "gamma", "entropy")
+    return on_policy("impala", IMPALA(**{name: p[name] for name in names}, normalise_reward=p["normalise"]), p)

@@ -1,0 +1,89 @@
+"""PPO for any Gymnasium environment."""
+
+from __future__ import annotations
+
+from srl.algorithms.ppo import PPO
+from srl.experiment import Experiment
+from srl.recipes.graph import Act, Memory, Source, on_policy
+from srl.recipes.tuned import settled
+
+DEFAULTS = {
+    "steps": 1_000_000,
+    "envs": 32,
+    "rollout": 128,
+    "learning_rate": 3e-4,
+    "anneal": False,
+    "gamma": 0.99,
+    "lam": 0.95,
+    "clip": 0.2,
+    "entropy": 0.01,
+    "epochs": 4,
+    "minibatches": 4,
+    "normalise": False,
+    "hidden": (64, 64),
+    "memory": "none",
+}
+
+
+def ppo(
+    env: Source = "CartPole-v1",
+    *,
+    seed: int = 1,
+    steps: int | None = None,
+    stop_at_reward: float | None = None,
+    actors: int = 1,
+    ring: int = 1,
+    envs: int | None = None,
+    rollout: int | None = None,
+    max_lag: int = 0,
+    act: Act = "inline",
+    policy_workers: int = 1,
+    device: str = "auto",
+    threads: int = 1,
+    eval_every: int = 0,
+    learning_rate: float | None = None,
+    anneal: bool | None = None,
+    gamma: float | None = None,
+    lam: float | None = None,
+    clip: float | None = None,
+    entropy: float | None = None,
+    epochs: int | None = None,
+    minibatches: int | None = None,
+    normalise: bool | None = None,
+    hidden: tuple[int, ...] | None = None,
+    memory: Memory | None = None,
+) -> Experiment:
+    """Proximal policy optimisation, for any Gymnasium environment.
+
+    What is not given is what was tuned for the environment, or else the default in brackets.
+
+    Args:
+        env: a Gymnasium id, module:Id-v0, or module:attribute
+        seed: everything random is drawn from it
+        steps: steps to train on [1,000,000]
+        stop_at_reward: stop early at this mean reward of the last 100 episodes
+        actors: actor processes
+        ring: rollouts per actor, which overlap stepping and inference when acting is remote
+        envs: environments in all, shared out over the rollouts [32]
+        rollout: steps of each environment per update [128]
+        max_lag: how many versions old the data of an update may be; 0 is synchronous and reproducible
+        act: where actions are computed: in the actors (inline), or in policy workers over shared memory (shm)
+        policy_workers: policy workers, when acting is not inline
+        device: where training and policy workers compute: auto, cpu, cuda, cuda:1
+        threads: threads of the trainer
+        eval_every: steps between two evaluations; 0 for none
+        learning_rate: step size of Adam [0.0003]
+        anneal: let the learning rate fall to 0 over the run [no]
+        gamma: discount [0.99]
+        lam: trace decay of the advantage estimate [0.95]
+        clip: how far probability ratios may move [0.2]
+        entropy: weight of the entropy bonus [0.01]
+        epochs: passes over each batch [4]
+        minibatches: parts of each pass [4]
+        normalise: bring observations and rewards to a common scale [no]
+        hidden: widths of the hidden layers [64,64]
+        memory: recurrence: none, lstm, gru [none]
+    """
+    p = settled("ppo", locals(), DEFAULTS)
+    names = ("learning_rate", "anneal", "gamma", "lam", "clip", "entropy", "epochs", "minibatches")
+    return on_policy("ppo", PPO(**{name: p[name] for name in names}, normalise_reward=p["normalise"]), p)

@@ -1,0 +1,1 @@
+"""Tests of srl/envs, file by file."""
