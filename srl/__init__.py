@@ -42,7 +42,23 @@ _HOME = {
     "load": "srl.trained",
     "train": "srl.control",
 }
-__all__ = sorted(_HOME)
+__all__ = [  # noqa: F822 -- imported when first used
+    "ActorCritic",
+    "Actors",
+    "Evaluate",
+    "Experiment",
+    "GRU",
+    "IMPALA",
+    "LSTM",
+    "MLP",
+    "PPO",
+    "Policies",
+    "Stop",
+    "Train",
+    "Trainers",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

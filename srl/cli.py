@@ -1,7 +1,7 @@
 """The command line: srl train | resume | eval | play | show | list | doctor.
 
-Each verb is a short function that parses its words and calls the part that does the work. Nothing slow is imported before
-it is needed, so that a typing error is answered at once.
+Each verb is a short function that parses its words and calls the part that does the work. Nothing slow is imported
+before it is needed, so that a typing error is answered at once.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def _train(words: list[str]) -> int:
     parser = _parser("train")
     _runs_flag(parser)
     parser.add_argument("--name", help="name of the run folder")
-    parser.add_argument("--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]")
+    parser.add_argument(
+        "--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     experiment, options = _experiment("train", words, parser)
     from srl import control
@@ -136,7 +138,9 @@ def _resume(words: list[str]) -> int:
     parser = _parser("resume")
     parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
     parser.add_argument("--steps", type=flags.whole_number("--steps"), help="train on to so many steps in all")
-    parser.add_argument("--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]")
+    parser.add_argument(
+        "--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     _runs_flag(parser)
     _trust_flag(parser)
@@ -169,8 +173,12 @@ def _run(start: Callable[[], Any], quiet: bool) -> int:
 def _eval(words: list[str]) -> int:
     parser = _parser("eval")
     _run_flags(parser)
-    parser.add_argument("--episodes", type=flags.whole_number("--episodes"), default=20, metavar="N", help="episodes to play [20]")
-    parser.add_argument("--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--episodes", type=flags.whole_number("--episodes"), default=20, metavar="N", help="episodes to play [20]"
+    )
+    parser.add_argument(
+        "--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]"
+    )
     options = parser.parse_all(words)
     from srl import play
 
@@ -183,8 +191,12 @@ def _play(words: list[str]) -> int:
     parser = _parser("play")
     _run_flags(parser)
     parser.add_argument("--video", type=Path, metavar="FILE", help="record an mp4 instead of opening a window")
-    parser.add_argument("--episodes", type=flags.whole_number("--episodes"), default=1, metavar="N", help="episodes to play [1]")
-    parser.add_argument("--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--episodes", type=flags.whole_number("--episodes"), default=1, metavar="N", help="episodes to play [1]"
+    )
+    parser.add_argument(
+        "--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]"
+    )
     options = parser.parse_all(words)
     from srl import play
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,7 +69,7 @@ def resume(run: Run, experiment: Experiment, *, launcher: LauncherName = "local"
 
 
 @contextlib.contextmanager
-def _launched(name: LauncherName) -> Iterator[Launcher]:
+def _launched(name: LauncherName) -> Generator[Launcher]:
     launcher = _launcher(name)
     try:
         yield launcher
@@ -135,7 +135,7 @@ class Control:
         return Result(self._run.path, summary)
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> Generator[None]:
         """The first Ctrl-C asks the trainers to finish, the second ends at once."""
 
         def handle(number: int, _: Any) -> None:
@@ -273,8 +273,9 @@ class Control:
 
 
 def _title(experiment: Experiment) -> str:
-    name, actors = only(experiment.actors)
-    return f"{experiment.name} on {actors.env}, seed {experiment.seed}: {actors.count} x {actors.ring} x {actors.envs} environments"
+    actors = only(experiment.actors)[1]
+    size = f"{actors.count} x {actors.ring} x {actors.envs} environments"
+    return f"{experiment.name} on {actors.env}, seed {experiment.seed}: {size}"
 
 
 def _crosses(before: int, after: int, evaluate: Any) -> bool:

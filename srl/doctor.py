@@ -35,7 +35,9 @@ def _packages() -> Iterator[str]:
         version = version_of(name)
         yield _line(name, version or "missing", version is not None, f"pip install {name}")
     for name, purpose in OPTIONAL.items():
-        yield _line(name, version_of(name) or "not installed", True, "") + ("" if version_of(name) else f"; for {purpose}")
+        yield _line(name, version_of(name) or "not installed", True, "") + (
+            "" if version_of(name) else f"; for {purpose}"
+        )
 
 
 def _devices() -> Iterator[str]:
@@ -49,12 +51,16 @@ def _devices() -> Iterator[str]:
 
 
 def _machine() -> Iterator[str]:
-    yield _line("cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()), True, "")
+    yield _line(
+        "cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()), True, ""
+    )
     memory = _available_memory()
     yield _line("memory", f"{memory / 2**30:.1f} GiB available" if memory else "unknown", True, "")
     yield _shared_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield _line("descriptors", f"{soft} (at most {hard})", soft >= FEW_DESCRIPTORS, f"ulimit -n {hard} allows more workers")
+    yield _line(
+        "descriptors", f"{soft} (at most {hard})", soft >= FEW_DESCRIPTORS, f"ulimit -n {hard} allows more workers"
+    )
     free = shutil.disk_usage(Path.cwd()).free
     yield _line("disk", f"{free / 2**30:.1f} GiB free here", free > 2**30, "make room, or use --runs DIR elsewhere")
 

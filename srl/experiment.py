@@ -27,9 +27,16 @@ class Model(Protocol):
     """Settings of a policy: `build` returns something that acts and evaluates."""
 
     def build(
-        self, obs: SpecTree, action: SpecTree, mask: SpecTree | None, *, device: str = "cpu", seed: int = 0
+        self,
+        obs_spec: SpecTree,
+        action_spec: SpecTree,
+        mask_spec: SpecTree | None,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
     ) -> Any:
         """The policy for these spaces, with weights drawn from the seed."""
+        ...
 
 
 @runtime_checkable
@@ -38,6 +45,7 @@ class Algorithm(Protocol):
 
     def build(self, policy: Any, seed: int = 0) -> Any:
         """The learner that trains this policy."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

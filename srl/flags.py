@@ -1,7 +1,8 @@
 """Flags of the command line from a recipe's parameters: names, types and help come from the function itself.
 
-`max_lag: int = 0` with "max_lag: how old..." in its docstring becomes `--max-lag N`. Both `-` and `_` are accepted, numbers
-may be written 1e6 or 1_000, booleans are `--anneal` and `--no-anneal`. An unknown flag is refused with the nearest one.
+`max_lag: int = 0` with "max_lag: how old..." in its docstring becomes `--max-lag N`. Both `-` and `_` are accepted,
+numbers may be written 1e6 or 1_000, booleans are `--anneal` and `--no-anneal`. An unknown flag is refused with the
+nearest one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def find_recipe(name: str) -> Recipe:
     target = BUILT_IN.get(name, name)
     module, colon, function = target.partition(":")
     if not colon:
-        raise UserError(f"no recipe {name!r}{nearest(name, BUILT_IN)}; there are {', '.join(BUILT_IN)}, or module:function")
+        raise UserError(
+            f"no recipe {name!r}{nearest(name, BUILT_IN)}; there are {', '.join(BUILT_IN)}, or module:function"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -145,7 +148,9 @@ def _converter(flag: str, kind: Any) -> Callable[[str], Any]:
             if typing.get_origin(choice) is typing.Literal:
                 if text in _args(choice):
                     return text
-                raise UserError(f"{flag} must be one of {', '.join(_args(choice))}, not {text!r}{nearest(text, _args(choice))}")
+                raise UserError(
+                    f"{flag} must be one of {', '.join(_args(choice))}, not {text!r}{nearest(text, _args(choice))}"
+                )
             if typing.get_origin(choice) is tuple:
                 return tuple(parse_value(part) for part in text.strip("()[]").split(",") if part)
             if choice in (int, float):

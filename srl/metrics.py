@@ -4,7 +4,8 @@
     Meter          control adds the clocks up, and says in one line what bounds the run and what to change
     JsonLines, TensorBoard     sinks of rows: a row is one point in time, `{metric name: number}`
 
-Names follow the community: rollout/ep_rew_mean, time/fps, time/total_timesteps, eval/mean_reward, train/*, perf/*, lag/*.
+Names follow the community: rollout/ep_rew_mean, time/fps, time/total_timesteps, eval/mean_reward, train/*, perf/*,
+lag/*.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class Meter:
         if env >= inference:
             return f"environments bound this run ({env:.0%} of the actors' time); to go faster: more --actors"
         if policy and policy.get("wait-request", 0.0) > 0.5:
-            return f"waiting for replies bounds this run ({inference:.0%} of the actors' time); to go faster: a larger --ring"
+            share = f"{inference:.0%} of the actors' time"
+            return f"waiting for replies bounds this run ({share}); to go faster: a larger --ring"
         advice = "more policy workers" if policy else "more --actors, or --act shm"
         return f"inference bounds this run ({inference:.0%} of the actors' time); to go faster: {advice}"
 
@@ -106,9 +108,11 @@ class Sink(Protocol):
 
     def write(self, row: dict[str, Any]) -> None:
         """Keep one row."""
+        ...
 
     def close(self) -> None:
         """Nothing more comes."""
+        ...
 
 
 class JsonLines:
@@ -136,8 +140,8 @@ class TensorBoard:
 
     def write(self, row: dict[str, Any]) -> None:
         """Add every number of the row."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] generated
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] generated
 
         numbers = {tag: value for tag, value in row.items() if tag != STEPS and isinstance(value, int | float)}
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()])

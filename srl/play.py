@@ -85,7 +85,7 @@ def _record(path: Path, pictures: Iterator[Any], rate: float) -> int:
         raise UserError("this environment draws no pictures; it needs render_mode 'rgb_array'")
     height, width = first.shape[:2]
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=rate, macro_block_size=2)
+    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=int(rate), macro_block_size=2)
     writer.send(None)
     count = 0
     try:

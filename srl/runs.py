@@ -1,8 +1,8 @@
 """The run folder: what a run leaves behind, and how it is found again.
 
-    runs/ppo__CartPole-v1__1__20260101-120000/
-        experiment.yaml  command.txt  system.json  metrics.jsonl  summary.json  events.out.tfevents.*
-        logs/<worker>.log  checkpoints/{step_*,latest,best}  videos/
+runs/ppo__CartPole-v1__1__20260101-120000/
+    experiment.yaml  command.txt  system.json  metrics.jsonl  summary.json  events.out.tfevents.*
+    logs/<worker>.log  checkpoints/{step_*,latest,best}  videos/
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Run:
 def create(folder: Path, experiment: Experiment, env: str, name: str | None, command: Sequence[str]) -> Run:
     """A new run folder with all that says what will run."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = folder / (name or f"{experiment.name}__{env.replace('/', '-').replace(':', '-')}__{experiment.seed}__{stamp}")
+    path = folder / (
+        name or f"{experiment.name}__{env.replace('/', '-').replace(':', '-')}__{experiment.seed}__{stamp}"
+    )
     path = _made(path, exact=name is not None)
     run = Run(path)
     for child in (run.logs, run.checkpoints):

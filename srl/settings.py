@@ -1,9 +1,9 @@
 """Settings as text and back: dataclasses to plain data, YAML, and `a.b.c=value`.
 
-    to_plain(experiment) -> dict        from_plain(Experiment, dict) -> Experiment        set_path(experiment, "a.b.c", "1")
+    to_plain(experiment) -> dict    from_plain(Experiment, dict) -> Experiment    set_path(experiment, "a.b.c", "1")
 
-A dataclass whose class is not fixed by its field's annotation carries `type: module:Class`. Reading text imports a module
-only if the caller allows it, and accepts nothing but dataclasses from it: a file never chooses what is executed.
+A dataclass whose class is not fixed by its field's annotation carries `type: module:Class`. Reading text imports a
+module only if the caller allows it, and accepts nothing but dataclasses from it: a file never chooses what is executed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def from_plain(hint: Any, data: Any, resolve: Resolve, where: str = "") -> Any:
         data = dict(data)
         return _dataclass_from(resolve(str(data.pop("type"))), data, resolve, where)
     for choice in _choices(hint):
-        if dataclasses.is_dataclass(choice) and isinstance(data, Mapping):
+        if isinstance(choice, type) and dataclasses.is_dataclass(choice) and isinstance(data, Mapping):
             return _dataclass_from(choice, data, resolve, where)
     if isinstance(data, Mapping):
         return {key: from_plain(_item_hint(hint), item, resolve, f"{where}.{key}") for key, item in data.items()}

@@ -94,7 +94,9 @@ def _say_stream(experiment: Experiment, actors: Actors) -> str:
     train = experiment.streams[name]
     steps = train.batch * train.rollout * actors.envs
     lag = "synchronous" if train.max_lag == 0 else f"at most {train.max_lag} version(s) old, late: {train.late}"
-    return f"shm, batches of {train.batch} x {train.rollout} x {actors.envs} = {steps:,} steps, {lag} -> trainers {name}"
+    return (
+        f"shm, batches of {train.batch} x {train.rollout} x {actors.envs} = {steps:,} steps, {lag} -> trainers {name}"
+    )
 
 
 def _say_weights(known: Known) -> str:

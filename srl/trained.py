@@ -33,9 +33,7 @@ class Trained:
         self.meta = meta
         self._random = np.random.default_rng()
 
-    def predict(
-        self, obs: Any, state: Any = None, deterministic: bool = True, *, mask: Any = None
-    ) -> tuple[Any, Any]:
+    def predict(self, obs: Any, state: Any = None, deterministic: bool = True, *, mask: Any = None) -> tuple[Any, Any]:
         """The action for an observation or a batch of them, and the recurrent state to pass in next time.
 
         Args:
@@ -97,7 +95,9 @@ def load_run(run: Run, which: str | None = None, *, trust: Sequence[str] = ()) -
 def _as_tree(value: Any, spec: Any) -> Any:
     if isinstance(spec, dict):
         named = dict(enumerate(value)) if isinstance(value, tuple) else value
-        return {key: _as_tree(named[int(key) if isinstance(value, tuple) else key], child) for key, child in spec.items()}
+        return {
+            key: _as_tree(named[int(key) if isinstance(value, tuple) else key], child) for key, child in spec.items()
+        }
     array = np.asarray(value)
     start = np.reshape(spec.start, spec.shape) if spec.start else 0
     return np.ascontiguousarray(array - start if spec.kind == "discrete" else array, dtype=spec.dtype)
@@ -114,12 +114,12 @@ def _as_value(tree: Any, spec: Any) -> Any:
 
 
 def _bounds(spec: Spec) -> tuple[Any, Any]:
-    return tuple(np.reshape(bound, spec.shape) if isinstance(bound, tuple) else bound for bound in (spec.low, spec.high))  # type: ignore[return-value]
+    return tuple(
+        np.reshape(bound, spec.shape) if isinstance(bound, tuple) else bound for bound in (spec.low, spec.high)
+    )  # type: ignore[return-value]
 
 
 def _first_row(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_first_row(part) for part in value)
     return tree_map(lambda leaf: leaf[0], value) if isinstance(value, dict) else value[0]
-
-

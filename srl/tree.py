@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -61,6 +61,10 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, tree
 
 
+@overload
+def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any: ...
+@overload
+def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any: ...
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """The tree of fn(leaf, *other_leaves); the other trees must have at least the keys of the first."""
     if isinstance(tree, Mapping):

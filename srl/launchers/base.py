@@ -35,18 +35,24 @@ class Launcher(Protocol):
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy, found where workers will live."""
+        ...
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Start every worker."""
+        ...
 
     def poll(self, seconds: float) -> list[Event]:
         """What happened, waiting at most so long for the first."""
+        ...
 
     def tell(self, task: Task, message: dict[str, Any]) -> None:
         """Say something to a worker that lives."""
+        ...
 
     def ages(self) -> dict[Task, float]:
         """Seconds since each worker was last seen alive."""
+        ...
 
     def close(self, patience: float) -> None:
         """Close every worker; those that do not end in time are killed. Nothing is left when this returns."""
+        ...

@@ -1,7 +1,8 @@
 """The plan of a run: which workers there are, and which shared memory and channels each of them needs.
 
     tasks      trainer-main-0   policy-main-0   actor-main-0   actor-main-1   evaluator-eval-0
-    resources  params/main  act/main  act/main/requests  act/main/replies/0  train/main  train/main/full  train/main/credits/0
+    resources  params/main   act/main   act/main/requests   act/main/replies/0
+               train/main   train/main/full   train/main/credits/0
 
 Pure data, computed alike by whoever starts the workers and by each worker that is told only its task. No torch.
 """
@@ -65,7 +66,9 @@ def tasks_of(experiment: Experiment) -> list[Task]:
 
 def act_actors(experiment: Experiment, policy: str) -> list[Task]:
     """The actors that ask this policy."""
-    return [task for task in tasks_of(experiment) if task.kind == "actor" and _actors(experiment, task).policy == policy]
+    return [
+        task for task in tasks_of(experiment) if task.kind == "actor" and _actors(experiment, task).policy == policy
+    ]
 
 
 def train_actors(experiment: Experiment, stream: str) -> list[Task]:

@@ -1,7 +1,7 @@
 """What lies in the shared memory of the params edge; known without torch.
 
-    header   sequence (two per publish, odd while writing), then version and steps of each block
-    blocks   two, written in turn, so that a reader is only disturbed by two publishes during one read
+header   sequence (two per publish, odd while writing), then version and steps of each block
+blocks   two, written in turn, so that a reader is only disturbed by two publishes during one read
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 
 from srl.errors import UserError
-from srl.tree import Spec, leaves, tree_map
+from srl.tree import Spec, leaves
 
 FORMAT = 1
 """Version of what a checkpoint folder holds."""

@@ -13,6 +13,7 @@ import torch
 from srl.memory import Memory
 from srl.params.base import Board
 
+
 class Publisher:
     """The trainer's end: makes a set of weights the newest."""
 

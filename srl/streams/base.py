@@ -48,18 +48,23 @@ class ActClient(Protocol):
 
     def refresh(self, at_least: int = 0) -> None:
         """Take newer weights, if this end is the one that holds them."""
+        ...
 
     def send(self, lane: int, request: dict[str, Any]) -> None:
         """Ask for the actions of one rollout's rows."""
+        ...
 
     def poll(self) -> list[int]:
         """Lanes whose reply is here."""
+        ...
 
     def reply(self, lane: int) -> tuple[dict[str, Any], int]:
         """The reply and the version that gave it; valid until the lane's next request."""
+        ...
 
     def fds(self) -> list[int]:
         """Descriptors that become readable when a reply may be here."""
+        ...
 
 
 class Producer(Protocol):
@@ -67,12 +72,15 @@ class Producer(Protocol):
 
     def take(self) -> list[Slot]:
         """Credits that have come: slots to fill."""
+        ...
 
     def post(self, slot: Slot) -> None:
         """Hand a full slot to the trainer."""
+        ...
 
     def fds(self) -> list[int]:
         """Descriptors that become readable when a credit may be here."""
+        ...
 
 
 def request_spec(shapes: Shapes, rows: int, explore: bool = True) -> dict[str, Any]:

@@ -14,6 +14,7 @@ class Acts(Protocol):
 
     def act(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request, a pure function of the weights and the request."""
+        ...
 
 
 class Weights(Protocol):
@@ -23,6 +24,7 @@ class Weights(Protocol):
 
     def refresh(self) -> bool:
         """Read the newest weights, if they are newer."""
+        ...
 
 
 class InlineClient:

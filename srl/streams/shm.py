@@ -7,7 +7,8 @@
 
     train   each slot holds one segment. A credit is a slot lent to a lane, with the oldest version it may start with.
 
-        trainer --[slot, lane, ticket, oldest]--> credits (a pipe per actor) --> actor --[slot, ticket]--> full --> trainer
+        trainer --[slot, lane, ticket, oldest]--> credits (a pipe per actor) --> actor
+        actor --[slot, ticket]--> full (one pipe) --> trainer
 
 Writing to a pipe orders memory: whoever reads the number sees what was written before it was sent.
 """
@@ -153,16 +154,18 @@ class Segments:
 class ShmProducer:
     """An actor's end of a train stream."""
 
-    def __init__(self, segments: Segments, memory: Memory, credits: Channel, full: Channel) -> None:
+    def __init__(self, segments: Segments, memory: Memory, granted: Channel, full: Channel) -> None:
         self._segments = segments
         self._memory = memory
-        self._credits = credits
+        self._granted = granted
         self._full = full
         self._views: dict[int, dict[str, Any]] = {}
 
     def take(self) -> list[Slot]:
         """Credits that have come: slots to fill."""
-        return [Slot(slot, lane, ticket, oldest, self._view(slot)) for slot, lane, ticket, oldest in self._credits.take()]
+        return [
+            Slot(slot, lane, ticket, oldest, self._view(slot)) for slot, lane, ticket, oldest in self._granted.take()
+        ]
 
     def _view(self, slot: int) -> dict[str, Any]:
         if slot not in self._views:
@@ -175,7 +178,7 @@ class ShmProducer:
 
     def fds(self) -> list[int]:
         """Readable when a credit is here."""
-        return [self._credits.reader]
+        return [self._granted.reader]
 
 
 class ShmConsumer:
@@ -192,7 +195,7 @@ class ShmConsumer:
         segments: Segments,
         memory: Memory,
         lanes: Sequence[Lane],
-        credits: Sequence[Channel],
+        grants: Sequence[Channel],
         full: Channel,
         *,
         batch: int,
@@ -200,7 +203,7 @@ class ShmConsumer:
         late: str = "wait",
     ) -> None:
         self._lanes = lanes
-        self._credits = credits
+        self._grants = grants
         self._full = full
         self._batch = batch
         self._max_lag = max_lag
@@ -222,7 +225,7 @@ class ShmConsumer:
             self._held[lane] += 1
             self._served[lane] = self._ticket
             self._out[self._ticket] = Slot(slot, lane, self._ticket, version, self._views[slot])
-            self._credits[self._lanes[lane].actor].put(slot, lane, self._ticket, version)
+            self._grants[self._lanes[lane].actor].put(slot, lane, self._ticket, version)
             self._ticket += 1
         self._free = []
 

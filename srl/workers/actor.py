@@ -27,12 +27,15 @@ class Environments(Protocol):
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Seed every environment and write the first observations."""
+        ...
 
     def step(self, action: Tree, out: dict[str, Any]) -> None:
         """Step every environment and write what comes of it."""
+        ...
 
     def close(self) -> None:
         """Give back what the environments hold."""
+        ...
 
 
 class Rollout:

@@ -28,12 +28,15 @@ class Link(Protocol):
 
     def send(self, message: dict[str, Any]) -> None:
         """Tell control."""
+        ...
 
     def receive(self) -> list[dict[str, Any]]:
         """What control has said since; raises Closed when control is gone."""
+        ...
 
     def fds(self) -> list[int]:
         """Readable when control has said something."""
+        ...
 
 
 class Worker(Protocol):
@@ -48,15 +51,19 @@ class Worker(Protocol):
 
     def step(self) -> bool:
         """Do one piece of work; False when there is none now."""
+        ...
 
     def command(self, message: dict[str, Any]) -> None:
         """Do what control asks."""
+        ...
 
     def fds(self) -> list[int]:
         """Descriptors that become readable when there may be work."""
+        ...
 
     def close(self) -> None:
         """Give back what this worker holds."""
+        ...
 
 
 class Turn:

@@ -17,7 +17,7 @@ class Beat:
         self._row = row
 
     def touch(self) -> None:
-        """This worker is alive now."""
+        """The worker is alive now."""
         self._times[self._row] = time.monotonic()
 
 

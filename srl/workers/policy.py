@@ -22,12 +22,15 @@ class Server(Protocol):
 
     def take(self) -> tuple[list[int], dict[str, Any]] | None:
         """The lanes that wait, and their requests as one batch."""
+        ...
 
     def answer(self, lanes: Sequence[int], reply: dict[str, Any], version: int) -> None:
         """Give each lane its rows of the reply."""
+        ...
 
     def fds(self) -> list[int]:
         """Readable when a request is here."""
+        ...
 
 
 class PolicyWorker:

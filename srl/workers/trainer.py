@@ -35,23 +35,38 @@ class Consumer(Protocol):
 
     def take(self, version: int) -> list[Slot] | None:
         """A batch for the update of this version."""
+        ...
 
     def release(self, slots: Sequence[Slot]) -> None:
         """Give the slots of a batch back."""
+        ...
 
     def grant(self, version: int) -> None:
         """Lend every free slot to a lane."""
+        ...
 
     def fds(self) -> list[int]:
         """Readable when a full segment is here."""
+        ...
 
 
 class Stop(Protocol):
     """When a run is finished; None where it does not matter."""
 
-    steps: int | None
-    reward: float | None
-    seconds: float | None
+    @property
+    def steps(self) -> int | None:
+        """Steps trained on."""
+        ...
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward of the last 100 episodes."""
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of training."""
+        ...
 
 
 @dataclass
@@ -78,8 +93,9 @@ class Progress:
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Progress:
         """The progress a checkpoint holds."""
-        limits = {name: deque(data[name], maxlen=EPISODES_IN_MEAN) for name in ("returns", "lengths")}
-        return cls(**{**data, **limits})
+        windows = {name: deque(data[name], maxlen=EPISODES_IN_MEAN) for name in ("returns", "lengths")}
+        fields: dict[str, Any] = {**data, **windows}
+        return cls(**fields)
 
 
 class Batch:
@@ -88,9 +104,7 @@ class Batch:
     def __init__(self, segment: dict[str, Any], count: int, device: torch.device) -> None:
         spec = spec_of(columns(segment))
         self._rows = segment["reward"].shape[1]
-        wide = {
-            name: tree_map(lambda leaf: _widened(leaf, count), part) for name, part in spec.items()
-        }
+        wide = {name: tree_map(lambda leaf: _widened(leaf, count), part) for name, part in spec.items()}
         self._arrays = zeros(wide)
         self._tensors = tree_map(torch.from_numpy, self._arrays)
         self._device = device
@@ -292,5 +306,3 @@ class Trainer:
 
 def _crossed(before: int, after: int, every: int) -> bool:
     return before // every != after // every
-
-

@@ -1,0 +1,1 @@
+"""Policies and their networks: settings in config, implementations beside."""
