@@ -42,16 +42,16 @@ _HOME = {
     "load": "srl.trained",
     "train": "srl.control",
 }
-__all__ = [  # noqa: F822 -- imported when first used
-    "ActorCritic",
-    "Actors",
-    "Evaluate",
-    "Experiment",
+__all__ = [
     "GRU",
     "IMPALA",
     "LSTM",
     "MLP",
     "PPO",
+    "ActorCritic",
+    "Actors",
+    "Evaluate",
+    "Experiment",
     "Policies",
     "Stop",
     "Train",
