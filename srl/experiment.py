@@ -100,15 +100,18 @@ class Policies:
     """Where actions are computed: in the actors themselves, or in policy workers over shared memory."""
     count: int = 1
     """Number of policy workers; only they are counted, inline acting has none."""
-    max_batch: int = 1024
-    """Rows that one forward pass takes at most."""
+    max_batch: int | None = None
+    """Rows that one forward pass takes at most; None means 1024, or a single request where training is synchronous,
+    because what is computed together would otherwise depend on timing."""
     threads: int = 1
     """Threads of each policy worker."""
     device: str = "auto"
     """Device of each policy worker: auto, cpu, cuda, cuda:1; inline acting is always on the CPU."""
 
     def __post_init__(self) -> None:
-        _positive(self, "count", "max_batch", "threads")
+        _positive(self, "count", "threads")
+        if self.max_batch is not None:
+            _positive(self, "max_batch")
         _one_of(self, "act", ("inline", "shm"))
 
 

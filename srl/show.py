@@ -9,6 +9,7 @@ from typing import Any
 from srl.envs.base import make, name_of_env
 from srl.experiment import Actors, Experiment, Policies
 from srl.launchers import plan
+from srl.models.outline import EXTRAS, Outline
 from srl.params.base import params_bytes
 from srl.settings import to_yaml
 from srl.streams.base import Shapes
@@ -38,19 +39,17 @@ def _known(experiment: Experiment, policy: str) -> Known:
         obs, action, mask = envs.obs, envs.action, envs.mask
     finally:
         envs.close()
-    described = _describe(experiment.policies[policy].model, obs, action, mask)
-    state, extras, noise, weights = described
-    numbers = None if weights is None else {"weights": Spec((weights,), "float32")}
-    return Known(Shapes(obs, action, mask, state, extras, noise, numbers or {}), weights)
+    said = _describe(experiment.policies[policy].model, obs, action, mask)
+    # Bytes, because running statistics are wider than the rest.
+    params = {} if said.weight_bytes is None else {"weights": Spec((said.weight_bytes,), "uint8")}
+    return Known(Shapes(obs, action, mask, said.state, said.extras, said.noise, params), said.weights)
 
 
-def _describe(model: Any, obs: Any, action: Any, mask: Any) -> tuple[dict[str, Any], dict[str, Any], int, int | None]:
+def _describe(model: Any, obs: Any, action: Any, mask: Any) -> Outline:
     """A model may say what it will be; one that does not is taken for feedforward."""
     if hasattr(model, "outline"):
-        outline = model.outline(obs, action, mask)
-        return outline.state, outline.extras, outline.noise, outline.weights
-    real = Spec((), "float32")
-    return {}, {"log_prob": real, "value": real}, sum(leaf.size for _, leaf in leaves(action)), None
+        return model.outline(obs, action, mask)
+    return Outline({}, EXTRAS, sum(leaf.size for _, leaf in leaves(action)), None, None)
 
 
 def _graph(experiment: Experiment, known: dict[str, Known]) -> Iterator[str]:

@@ -30,6 +30,9 @@ from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
 from srl.workers.trainer import Progress, Trainer
 
+MAX_BATCH = 1024
+"""Rows that a policy worker's forward pass takes at most, unless the experiment says otherwise."""
+
 
 def seed_of(experiment: Experiment, *words: object) -> int:
     """A seed for one part of the run, the same wherever and whenever it is drawn."""
@@ -172,9 +175,18 @@ class Builder:
             resources[f"act/{name}"],
             resources[f"act/{name}/requests"],
             [resources[f"act/{name}/replies/{at}"] for at in range(1 + lanes[-1].actor)],
-            policies.max_batch,
+            self._max_batch(name),
         )
         return PolicyWorker(policy, self._reader(name, policy, resources), server)
+
+    def _max_batch(self, policy: str) -> int:
+        """Rows per forward pass; 0 takes requests one by one."""
+        given = self._experiment.policies[policy].max_batch
+        if given is not None:
+            return given
+        groups = [group for group in self._experiment.actors.values() if group.policy == policy and group.train]
+        synchronous = all(self._experiment.streams[group.train or ""].max_lag == 0 for group in groups)
+        return 0 if synchronous else MAX_BATCH
 
     def _actor(self, task: Task, resources: Mapping[str, Any], link: Link) -> Actor:
         actors = self._experiment.actors[task.group]

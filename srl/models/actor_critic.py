@@ -20,8 +20,9 @@ from srl.models.base import Evaluation
 from srl.models.encoders import build_encoder
 from srl.models.heads import ActionHead, Joint
 from srl.models.normalise import ObservationNormaliser, PopArtHead, ValueHead
+from srl.models.outline import state_of
 from srl.models.trees import merge_time, to_numpy, to_torch
-from srl.tree import Array, Spec, SpecTree, leaves, name_of, tree_map
+from srl.tree import Array, SpecTree, leaves, name_of, tree_map
 
 REQUEST = ("obs", "first", "state", "mask", "noise")
 """What act reads of a request; the last three may be absent."""
@@ -35,7 +36,6 @@ class Trunk(nn.Module):
         self.encoder = build_encoder(settings.encoder, obs_spec)
         self.memory = None if settings.memory is None else settings.memory.build(self.encoder.features)
         self.features: int = self.encoder.features if self.memory is None else self.memory.features
-        self.state: SpecTree = {} if self.memory is None else self.memory.state
 
     def forward(self, obs: Any, first: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Features [T * B, features] and the state after row T - 1, for rows obs [T * B, ...] and first [T, B]."""
@@ -66,9 +66,7 @@ class Network(nn.Module):
             self.value_head: ValueHead | PopArtHead = ValueHead(width, settings.value_gain)
         else:
             self.value_head = PopArtHead(width, settings.value_gain, settings.popart)
-        self.state: SpecTree = self.actor.state
-        if self.critic is not None and self.state:
-            self.state = {"actor": self.actor.state, "critic": self.critic.state}
+        self.state: SpecTree = state_of(settings)
 
     def forward(self, obs: Any, first: Tensor, state: Any, mask: Any) -> tuple[Joint, Tensor, Any]:
         """Distribution and value of T * B rows, and the state after row T - 1."""
@@ -112,9 +110,8 @@ class ActorCriticPolicy:
             self.module = Network(settings, obs_spec, action_spec, mask_spec)
         # For good: acting and evaluating must be the same function, so nothing may behave otherwise in training.
         self.module.to(self.device).eval()
-        self.state = self.module.state
-        self.extras = {"log_prob": Spec((), "float32"), "value": Spec((), "float32")}
-        self.noise = self.module.action_head.noise
+        outline = settings.outline(obs_spec, action_spec, mask_spec)
+        self.state, self.extras, self.noise = outline.state, outline.extras, outline.noise
 
     def act(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request of N rows, as numpy arrays."""

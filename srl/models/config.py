@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from srl.errors import UserError, nearest
-from srl.tree import SpecTree
+from srl.tree import Spec, SpecTree
 
 if TYPE_CHECKING:
     from torch import nn
 
     from srl.models.actor_critic import ActorCriticPolicy
     from srl.models.memory import GRUMemory, LSTMMemory
+    from srl.models.outline import Outline
 
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "silu"]
 
@@ -142,11 +143,16 @@ class LSTM:
     def __post_init__(self) -> None:
         _positive("LSTM.size", (self.size,))
 
+    @property
+    def state(self) -> dict[str, Spec]:
+        """What is remembered of one row; the first leaf is the output."""
+        return {name: Spec((self.size,), "float32") for name in ("h", "c")}
+
     def build(self, features: int) -> LSTMMemory:
         """The module for an input of that many features."""
         from srl.models import memory
 
-        return memory.LSTMMemory(features, self.size)
+        return memory.LSTMMemory(features, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +165,16 @@ class GRU:
     def __post_init__(self) -> None:
         _positive("GRU.size", (self.size,))
 
+    @property
+    def state(self) -> dict[str, Spec]:
+        """What is remembered of one row; it is the output, too."""
+        return {"h": Spec((self.size,), "float32")}
+
     def build(self, features: int) -> GRUMemory:
         """The module for an input of that many features."""
         from srl.models import memory
 
-        return memory.GRUMemory(features, self.size)
+        return memory.GRUMemory(features, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,11 +240,18 @@ class ActorCritic:
 
     def __post_init__(self) -> None:
         _encoder("ActorCritic.encoder", self.encoder)
-        if self.memory is not None and not hasattr(self.memory, "build"):
-            raise UserError(f"ActorCritic.memory is {self.memory!r}; use LSTM(), GRU() or None")
+        if self.memory is not None and not (hasattr(self.memory, "build") and hasattr(self.memory, "state")):
+            known = "LSTM(), GRU(), None, or settings with state and build(features)"
+            raise UserError(f"ActorCritic.memory is {self.memory!r}; use {known}")
         for name, gain in (("policy_gain", self.policy_gain), ("value_gain", self.value_gain)):
             if not 0 <= gain < math.inf:
                 raise UserError(f"ActorCritic.{name} is {gain}; it must be finite and not negative")
+
+    def outline(self, obs: SpecTree, action: SpecTree, mask: SpecTree | None = None) -> Outline:
+        """What the policy for these spaces will be, without building it and without torch."""
+        from srl.models.outline import outline_of
+
+        return outline_of(self, obs, action, mask)
 
     def build(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,15 +19,26 @@ from torch import Tensor, nn
 
 from srl.errors import UserError, nearest
 from srl.models import config
+from srl.models.outline import (
+    BLOCKS,
+    NATURE,
+    flat_width,
+    image_of,
+    mlp_width,
+    nature_width,
+    resnet_width,
+    split_images,
+)
 from srl.models.trees import at, to_torch
 from srl.tree import Path, Spec, SpecTree, leaves, name_of, tree_map, zeros
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
+# Functions, not modules: calling a module costs as much as the tanh of a small layer.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": nn.functional.elu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
 }
 
 HIDDEN_GAIN = math.sqrt(2)
@@ -60,11 +72,6 @@ def _imported(name: str) -> Any:
     return getattr(module, attribute)
 
 
-def is_image(spec: Spec) -> bool:
-    """Whether a leaf is treated as an image: bytes with three axes."""
-    return spec.kind == "box" and spec.dtype == "uint8" and len(spec.shape) == 3
-
-
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = HIDDEN_GAIN) -> Any:
     """The same layer with orthogonal weights and no bias."""
     nn.init.orthogonal_(layer.weight, gain)
@@ -82,7 +89,7 @@ class FlatLeaf(nn.Module):
         super().__init__()
         self.discrete = spec.kind == "discrete"
         self.scale = 1 / 255 if spec.dtype == "uint8" and spec.kind == "box" else 1.0
-        self.features = sum(spec.n) if self.discrete else spec.size
+        self.features = flat_width(spec)
         starts = torch.tensor([0, *spec.n[:-1]]).cumsum(0)
         self.register_buffer("starts", starts, persistent=False)
 
@@ -102,25 +109,23 @@ class MLPEncoder(nn.Module):
     def __init__(self, settings: config.MLP, obs_spec: SpecTree) -> None:
         super().__init__()
         self.paths = [path for path, _ in leaves(obs_spec)]
-        flat = [FlatLeaf(spec) for _, spec in leaves(obs_spec)]
-        self.flat = nn.ModuleList(flat)
-        width = sum(leaf.features for leaf in flat)
-        if width == 0:
-            raise UserError("the observation has no elements; MLP needs at least one")
-        layers: list[nn.Module] = []
+        self.flat = nn.ModuleList(FlatLeaf(spec) for _, spec in leaves(obs_spec))
+        width = mlp_width(obs_spec)
+        self.layers = nn.ModuleList()
         for size in settings.hidden:
-            layers.append(orthogonal(nn.Linear(width, size)))
-            if settings.layer_norm:
-                layers.append(nn.LayerNorm(size))
-            layers.append(ACTIVATIONS[settings.activation]())
+            linear = orthogonal(nn.Linear(width, size))
+            self.layers.append(nn.Sequential(linear, nn.LayerNorm(size)) if settings.layer_norm else linear)
             width = size
-        self.layers = nn.Sequential(*layers)
+        self.activation = ACTIVATIONS[settings.activation]
         self.features = width
 
     def forward(self, obs: Any) -> Tensor:
         """Features [N, features]."""
         flat = [part(at(obs, path)) for part, path in zip(self.flat, self.paths, strict=True)]
-        return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
+        x = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return x
 
 
 class ImageLeaf(nn.Module):
@@ -128,15 +133,7 @@ class ImageLeaf(nn.Module):
 
     def __init__(self, encoder: str, obs_spec: SpecTree) -> None:
         super().__init__()
-        found = list(leaves(obs_spec))
-        if len(found) != 1 or not is_image(found[0][1]):
-            names = ", ".join(f"{name_of(path)} {spec.dtype}{list(spec.shape)}" for path, spec in found)
-            raise UserError(
-                f"{encoder} takes one uint8 image with three axes, got {names}; Auto takes any observations"
-            )
-        self.path, shape = found[0][0], found[0][1].shape
-        self.channels_last = shape[2] <= shape[0]
-        self.shape = (shape[2], *shape[:2]) if self.channels_last else shape
+        self.path, self.shape, self.channels_last = image_of(encoder, obs_spec)
 
     def forward(self, obs: Any) -> Tensor:
         """Images [N, channels, height, width]."""
@@ -151,19 +148,12 @@ class NatureCNNEncoder(nn.Module):
         super().__init__()
         self.image = ImageLeaf("NatureCNN", obs_spec)
         channels, height, width = self.image.shape
-        if min(height, width) < 36:
-            raise UserError(f"NatureCNN needs images of at least 36 x 36, got {height} x {width}; use ResNet()")
-        self.layers = nn.Sequential(
-            orthogonal(nn.Conv2d(channels, 32, 8, stride=4)),
-            nn.ReLU(),
-            orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
-            nn.ReLU(),
-            orthogonal(nn.Conv2d(64, 64, 3)),
-            nn.ReLU(),
-            nn.Flatten(),
-        )
-        flat = self.layers(torch.zeros(1, *self.image.shape)).shape[1]
-        self.layers.extend([orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()])
+        flat = nature_width(height, width)
+        layers: list[nn.Module] = []
+        for outputs, kernel, stride in NATURE:
+            layers += [orthogonal(nn.Conv2d(channels, outputs, kernel, stride)), nn.ReLU()]
+            channels = outputs
+        self.layers = nn.Sequential(*layers, nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU())
         self.features = settings.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -191,17 +181,17 @@ class ResNetEncoder(nn.Module):
     def __init__(self, settings: config.ResNet, obs_spec: SpecTree) -> None:
         super().__init__()
         self.image = ImageLeaf("ResNet", obs_spec)
-        width = self.image.shape[0]
+        channels, height, width = self.image.shape
+        flat = resnet_width(settings.channels, height, width)
         layers: list[nn.Module] = []
-        for channels in settings.channels:
-            layers.append(orthogonal(nn.Conv2d(width, channels, 3, padding=1), gain=1.0))
+        for outputs in settings.channels:
+            layers.append(orthogonal(nn.Conv2d(channels, outputs, 3, padding=1), gain=1.0))
             layers.append(nn.MaxPool2d(3, stride=2, padding=1))
-            layers.extend([Residual(channels), Residual(channels)])
-            width = channels
-        layers.extend([nn.ReLU(), nn.Flatten()])
-        self.layers = nn.Sequential(*layers)
-        flat = self.layers(torch.zeros(1, *self.image.shape)).shape[1]
-        self.layers.extend([orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()])
+            layers += [Residual(outputs) for _ in range(BLOCKS)]
+            channels = outputs
+        self.layers = nn.Sequential(
+            *layers, nn.ReLU(), nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()
+        )
         self.features = settings.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -230,12 +220,11 @@ class Parts(nn.Module):
 
 def auto_encoder(settings: config.Auto, obs_spec: SpecTree) -> nn.Module:
     """The encoder that suits the leaves: images apart, the rest together."""
-    images = {path: spec for path, spec in leaves(obs_spec) if is_image(spec)}
+    images, others = split_images(obs_spec)
     if not images:
         return build_encoder(settings.vector, obs_spec)
     if isinstance(obs_spec, Spec):
         return build_encoder(settings.image, obs_spec)
-    others = {path: spec for path, spec in leaves(obs_spec) if not is_image(spec)}
     return Parts(
         {path: build_encoder(settings.image, spec) for path, spec in images.items()},
         others,

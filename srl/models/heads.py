@@ -18,6 +18,7 @@ from srl.errors import UserError
 from srl.models import config
 from srl.models.distributions import Bernoulli, Categorical, Distribution, Normal, Squash, SquashedNormal
 from srl.models.encoders import orthogonal
+from srl.models.outline import head_widths, masked_paths
 from srl.models.trees import at
 from srl.tree import Path, Spec, SpecTree, leaves, name_of, tree_map
 
@@ -29,14 +30,14 @@ class CategoricalHead(nn.Module):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.inputs = sum(spec.n)
         self.elements = len(spec.n)
         self.choices = max(spec.n)
-        if self.inputs == self.elements * self.choices:
+        inputs = sum(spec.n)
+        if inputs == self.elements * self.choices:
             self.slots = None
         else:
             # Which logit each slot [elements, choices] takes; slots an element has no choice for take a forbidden one.
-            slots = torch.full((self.elements, self.choices), self.inputs)
+            slots = torch.full((self.elements, self.choices), inputs)
             start = 0
             for row, n in zip(slots, spec.n, strict=True):
                 row[:n] = torch.arange(start, start + n)
@@ -45,20 +46,19 @@ class CategoricalHead(nn.Module):
 
     def forward(self, logits: Tensor, mask: Tensor | None) -> Categorical:
         """The distribution by logits and mask [N, inputs]."""
-        least = torch.finfo(logits.dtype).min
         if mask is not None:
-            logits = logits.masked_fill(~mask, least)
+            logits = logits.masked_fill(~mask, _least(logits))
         if self.slots is not None:
-            logits = nn.functional.pad(logits, (0, 1), value=least)[:, self.slots]
+            logits = nn.functional.pad(logits, (0, 1), value=_least(logits))[:, self.slots]
         return Categorical(logits.view(-1, self.elements, self.choices))
+
+
+def _least(logits: Tensor) -> float:
+    return torch.finfo(logits.dtype).min
 
 
 class BernoulliHead(nn.Module):
     """Independent bits."""
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__()
-        self.inputs = self.elements = spec.size
 
     def forward(self, logits: Tensor, mask: None) -> Bernoulli:
         """The distribution by logits [N, inputs]; bits have no mask."""
@@ -91,8 +91,6 @@ class GaussianHead(nn.Module):
     def __init__(self, spec: Spec, name: str, settings: config.Gaussian) -> None:
         super().__init__()
         self.settings = settings
-        self.elements = spec.size
-        self.inputs = spec.size * (2 if settings.state_dependent_std else 1)
         self.log_std = None
         if not settings.state_dependent_std:
             self.log_std = nn.Parameter(torch.full((spec.size,), settings.init_log_std))
@@ -119,14 +117,10 @@ def _squash(spec: Spec, name: str) -> Squash:
 
 
 def _leaf_head(spec: Spec, name: str, gaussian: config.Gaussian) -> CategoricalHead | BernoulliHead | GaussianHead:
-    if spec.size == 0:
-        raise UserError(f"the action {name!r} has no elements")
     if spec.kind == "discrete":
         return CategoricalHead(spec)
     if spec.kind == "binary":
-        return BernoulliHead(spec)
-    if not spec.dtype.startswith("float"):
-        raise UserError(f"the action {name!r} is a box of {spec.dtype}; use a Discrete space or a box of floats")
+        return BernoulliHead()
     return GaussianHead(spec, name, gaussian)
 
 
@@ -145,7 +139,7 @@ class Joint:
 
     def sample(self, noise: Tensor) -> Any:
         """The action tree drawn by noise [N, sum of elements]."""
-        pieces = noise.split(self.elements, 1)
+        pieces = noise.split_with_sizes(self.elements, 1)
         return self._tree([part.sample(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
     def log_prob(self, action: Any) -> Tensor:
@@ -184,35 +178,20 @@ class ActionHead(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = action_spec
+        self.inputs = head_widths(action_spec, gaussian)
         self.paths = [path for path, _ in leaves(action_spec)]
         parts = [_leaf_head(spec, name_of(path), gaussian) for path, spec in leaves(action_spec)]
         self.parts = nn.ModuleList(parts)
-        if not self.paths:
-            raise UserError("the action space is empty")
-        self.masked = _masked_paths(action_spec, mask_spec)
-        self.inputs = [part.inputs for part in parts]
-        self.elements = [part.elements for part in parts]
+        self.masked = masked_paths(action_spec, mask_spec)
+        self.elements = [spec.size for _, spec in leaves(action_spec)]
         self.noise = sum(self.elements)
         self.linear = orthogonal(nn.Linear(features, sum(self.inputs)), gain)
 
     def forward(self, features: Tensor, mask: Any) -> Joint:
         """The distribution of the action tree, by features [N, features] and mask tree."""
-        slices = self.linear(features).split(self.inputs, 1)
+        slices = self.linear(features).split_with_sizes(self.inputs, 1)
         parts = [
             part(inputs, at(mask, path) if path in self.masked else None)
             for part, inputs, path in zip(self.parts, slices, self.paths, strict=True)
         ]
         return Joint(self.spec, self.paths, self.elements, parts)
-
-
-def _masked_paths(action_spec: SpecTree, mask_spec: SpecTree | None) -> set[Path]:
-    if mask_spec is None:
-        return set()
-    choices = {path: sum(spec.n) for path, spec in leaves(action_spec) if spec.kind == "discrete"}
-    for path, spec in leaves(mask_spec):
-        if choices.get(path) != spec.size:
-            raise UserError(
-                f"the mask {name_of(path)!r} has {spec.size} entries; "
-                f"its action has {choices.get(path, 'no')} choices to allow or forbid"
-            )
-    return {path for path, _ in leaves(mask_spec)}

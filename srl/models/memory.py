@@ -13,21 +13,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from srl.tree import Spec, SpecTree
+from srl.models import config
+from srl.models.outline import GATES
 
 
 class Memory(nn.Module):
     """What the two kinds share: the projections and the loop over time."""
 
-    names: tuple[str, ...]
-    """The leaves of the state; the first is the output."""
     gates: int
     """How many vectors of the state's size a step computes from the input."""
 
-    def __init__(self, inputs: int, size: int) -> None:
+    def __init__(self, inputs: int, settings: config.LSTM | config.GRU) -> None:
         super().__init__()
-        self.features = size
-        self.state: SpecTree = {name: Spec((size,), "float32") for name in self.names}
+        self.features = size = settings.size
+        self.state = settings.state
+        self.names = tuple(settings.state)
         self.input = nn.Linear(inputs, self.gates * size)
         self.recurrent = nn.Parameter(torch.empty(size, self.gates * size))
         for weight in (*self.input.weight.split(size, 0), *self.recurrent.split(size, 1)):
@@ -52,13 +52,12 @@ class Memory(nn.Module):
 class LSTMMemory(Memory):
     """Long short-term memory: hidden state h and cell c."""
 
-    names = ("h", "c")
-    gates = 4
+    gates = GATES[config.LSTM]
 
-    def __init__(self, inputs: int, size: int) -> None:
-        super().__init__(inputs, size)
+    def __init__(self, inputs: int, settings: config.LSTM) -> None:
+        super().__init__(inputs, settings)
         # A forget gate that starts open lets gradients through time from the first update on.
-        nn.init.ones_(self.input.bias[:size])
+        nn.init.ones_(self.input.bias[: settings.size])
 
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """The next h and c."""
@@ -73,12 +72,11 @@ class LSTMMemory(Memory):
 class GRUMemory(Memory):
     """Gated recurrent unit: hidden state h."""
 
-    names = ("h",)
-    gates = 3
+    gates = GATES[config.GRU]
 
-    def __init__(self, inputs: int, size: int) -> None:
-        super().__init__(inputs, size)
-        self.candidate_bias = nn.Parameter(torch.zeros(size))
+    def __init__(self, inputs: int, settings: config.GRU) -> None:
+        super().__init__(inputs, settings)
+        self.candidate_bias = nn.Parameter(torch.zeros(settings.size))
 
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """The next h."""

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 
 from srl.models import config
 from srl.models.encoders import orthogonal
+from srl.models.outline import FLOATS
 from srl.models.trees import at
 from srl.tree import Spec, SpecTree, leaves, name_of, tree_map
 
 CLIP = 10.0
 """Normalised observations stay within this many deviations."""
-
-FLOATS = ("float32", "float64")
-"""The leaves that are normalised; bytes, bits and choices have a scale of their own."""
 
 EPSILON = 1e-8
 """Keeps a constant observation from being divided by zero."""

@@ -1,0 +1,1 @@
+"""The same experiment everywhere: launchers, transports, and what must hold in each."""

@@ -1,0 +1,1 @@
+"""Tests of srl/launchers, file by file."""

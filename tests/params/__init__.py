@@ -1,0 +1,1 @@
+"""Tests of srl/params, file by file."""

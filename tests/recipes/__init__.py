@@ -1,0 +1,1 @@
+"""Tests of srl/recipes, file by file."""

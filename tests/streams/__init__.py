@@ -1,0 +1,1 @@
+"""Tests of srl/streams, file by file."""

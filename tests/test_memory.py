@@ -1,0 +1,130 @@
+"""Memory is shared by whoever holds its descriptor and has no name; channels keep records whole."""
+
+import os
+import resource
+import select
+
+import numpy as np
+import pytest
+
+from srl.memory import PIPE_BYTES, Channel, Memory
+
+
+@pytest.fixture
+def channel():
+    channel = Channel("<iq")
+    yield channel
+    channel.close()
+
+
+def test_memory_starts_as_zeros_and_is_seen_through_every_mapping():
+    memory = Memory(1000)
+    other = Memory(1000, os.dup(memory.fd))
+    assert not any(memory.buffer[:])
+    np.ndarray((3,), np.int64, memory.buffer, 8)[:] = 7
+    assert np.ndarray((3,), np.int64, other.buffer, 8).tolist() == [7, 7, 7]
+    other.close()
+    memory.close()
+
+
+def test_a_child_writes_into_its_parents_memory():
+    memory = Memory(8)
+    if (pid := os.fork()) == 0:
+        memory.buffer[0] = 5
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert memory.buffer[0] == 5
+    memory.close()
+
+
+def test_memory_has_no_name_and_its_arrays_outlive_its_descriptor():
+    before = set(os.listdir("/dev/shm"))
+    memory = Memory(64)
+    array = np.ndarray((64,), np.uint8, memory.buffer)
+    assert set(os.listdir("/dev/shm")) == before
+    memory.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(memory.fd)
+    array[:] = 1
+    assert array.sum() == 64
+
+
+def test_memory_of_no_bytes_is_allowed():
+    memory = Memory(0)
+    assert memory.nbytes == 1
+    memory.close()
+
+
+def test_memory_there_is_no_room_for_is_refused_in_words():
+    # A limit on the size of files, in a child, is a lack of room that harms nobody.
+    if (pid := os.fork()) == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+        fds = len(os.listdir("/proc/self/fd"))
+        try:
+            Memory(2**21)
+        except MemoryError as error:
+            os._exit(0 if "no room for 2 MiB" in str(error) and len(os.listdir("/proc/self/fd")) == fds else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_records_arrive_whole_once_and_in_order(channel):
+    assert channel.take() == []
+    for number in range(5):
+        channel.put(number, -number * 2**40)
+    assert channel.take(2) == [(0, 0), (1, -(2**40))]
+    assert channel.take() == [(number, -number * 2**40) for number in (2, 3, 4)]
+    assert channel.take() == []
+
+
+def test_a_full_channel_takes_thousands_of_records_and_then_says_so(channel):
+    count = 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            channel.put(count, count)
+            count += 1
+    assert count >= PIPE_BYTES // 12 - 1024 // 12
+    taken = []
+    while records := channel.take():
+        taken += records
+    assert taken == [(number, number) for number in range(count)]
+
+
+def test_a_channel_wakes_whoever_waits_for_it(channel):
+    assert select.select([channel.reader], [], [], 0)[0] == []
+    channel.put(1, 1)
+    assert select.select([channel.reader], [], [], 0)[0] == [channel.reader]
+
+
+def test_several_readers_and_writers_share_a_channel_and_no_record_is_lost_or_doubled():
+    jobs, done = Channel("<i"), Channel("<ii")
+    children = []
+    for reader in range(3):
+        if (pid := os.fork()) == 0:
+            while True:
+                select.select([jobs.reader], [], [], 5)
+                for (number,) in jobs.take(2):
+                    if number < 0:
+                        os._exit(0)
+                    done.put(number, reader)
+        children.append(pid)
+    for number in range(600):
+        jobs.put(number)
+    seen = []
+    while len(seen) < 600:
+        assert select.select([done.reader], [], [], 5)[0]
+        seen += [number for number, _ in done.take()]
+    for _ in range(6):
+        jobs.put(-1)
+    for pid in children:
+        assert os.waitpid(pid, 0)[1] == 0
+    assert sorted(seen) == list(range(600))
+    for one in (jobs, done):
+        one.close()
+
+
+def test_a_channel_is_attached_by_its_descriptors(channel):
+    other = Channel("<iq", tuple(os.dup(fd) for fd in channel.fds()))
+    other.put(1, 2)
+    assert channel.take() == [(1, 2)]
+    other.close()

@@ -1,0 +1,93 @@
+"""Trees keep their order and shape, and a layout puts every leaf into one block without a copy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srl.tree import ALIGNMENT, Layout, Spec, batched, copy_into, index, leaves, name_of, spec_of, tree_map, zeros
+
+SPEC = {"b": Spec((2, 3), "float32"), "a": {"x": Spec((), "int64"), "none": Spec((0,), "uint8"), "y": Spec((5,), "bool")}}
+LEAVES = st.builds(
+    Spec,
+    shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
+    dtype=st.sampled_from(["float32", "float64", "uint8", "int64", "bool"]),
+)
+SPECS = st.recursive(LEAVES, lambda children: st.dictionaries(st.text(max_size=3), children, max_size=4), max_leaves=8)
+
+
+def test_leaves_come_in_the_order_of_the_dicts():
+    assert [name_of(path) for path, _ in leaves(SPEC)] == ["b", "a/x", "a/none", "a/y"]
+    assert list(leaves(3)) == [((), 3)]
+    assert name_of(()) == "(root)"
+
+
+def test_map_keeps_the_shape_of_the_first_tree():
+    other = {"a": {"x": 1, "y": 2, "none": 3}, "b": 4, "unused": 5}
+    assert tree_map(lambda spec, number: (spec.size, number), SPEC, other) == {
+        "b": (6, 4),
+        "a": {"x": (1, 1), "none": (0, 3), "y": (5, 2)},
+    }
+
+
+def test_a_spec_knows_its_size():
+    assert (Spec((2, 3), "float32").size, Spec((2, 3), "float32").nbytes) == (6, 24)
+    assert (Spec((), "int64").size, Spec((), "int64").nbytes) == (1, 8)
+    assert Spec((4, 0), "float64").nbytes == 0
+
+
+def test_leading_dimensions():
+    assert batched(SPEC, 7, 2)["b"] == Spec((7, 2, 2, 3), "float32")
+    discrete = Spec((), "int64", "discrete", (4,), (1,))
+    assert batched(discrete, 3) == Spec((3,), "int64", "discrete", (4,), (1,))
+    assert zeros(SPEC, 7)["a"]["y"].shape == (7, 5)
+    assert spec_of(zeros(SPEC)) == SPEC
+
+
+def test_copy_is_into_the_target():
+    target, source = zeros(SPEC), tree_map(lambda leaf: leaf + 1, zeros(SPEC))
+    kept = target["a"]["x"]
+    copy_into(target, source)
+    assert kept == 1
+    assert target["b"] is not source["b"]
+    with pytest.raises(KeyError):
+        copy_into(target, {"b": source["b"]})
+
+
+def test_index_gives_views():
+    tree = zeros(SPEC, 4)
+    copy_into(index(tree, 2), tree_map(lambda leaf: leaf + 1, zeros(SPEC)))
+    assert tree["b"].sum(axis=(1, 2)).tolist() == [0, 0, 6, 0]
+
+
+@given(SPECS, st.integers(0, 3))
+def test_a_layout_places_leaves_apart_aligned_and_within_its_block(spec, blocks):
+    layout = Layout(spec)
+    start = blocks * layout.nbytes
+    buffer = bytearray(start + layout.nbytes)
+    before = 0
+    for (_, leaf), offset in zip(leaves(spec), layout.offsets, strict=True):
+        assert offset % ALIGNMENT == 0
+        assert offset >= before
+        before = offset + leaf.nbytes
+    assert before <= layout.nbytes
+    view = layout.view(buffer, start)
+    assert spec_of(view) == spec
+    for number, (_, leaf) in enumerate(leaves(view), 1):
+        leaf[...] = number % 2 if leaf.dtype == bool else number
+    again = layout.view(buffer, start)
+    for number, (_, leaf) in enumerate(leaves(again), 1):
+        assert (leaf == (number % 2 if leaf.dtype == bool else number)).all()
+    assert not any(buffer[:start])
+
+
+def test_a_view_copies_nothing():
+    layout = Layout(SPEC)
+    block = np.zeros(layout.nbytes, np.uint8)
+    layout.view(block.data)["a"]["x"][...] = 1
+    assert block[layout.offsets[1]] == 1
+
+
+def test_equal_specs_have_equal_layouts():
+    assert Layout(SPEC) == Layout(dict(SPEC))
+    assert Layout(SPEC).offsets != Layout(dict(reversed(SPEC.items()))).offsets

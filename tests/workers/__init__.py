@@ -1,0 +1,1 @@
+"""Tests of srl/workers, file by file."""
