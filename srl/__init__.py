@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from srl.models.config import LSTM as LSTM
     from srl.models.config import MLP as MLP
     from srl.models.config import ActorCritic as ActorCritic
+    from srl.models.config import PopArt as PopArt
+    from srl.trained import Trained as Trained
     from srl.trained import load as load
 
 _HOME = {
@@ -36,8 +38,10 @@ _HOME = {
     "MLP": "srl.models.config",
     "PPO": "srl.algorithms.ppo",
     "Policies": "srl.experiment",
+    "PopArt": "srl.models.config",
     "Stop": "srl.experiment",
     "Train": "srl.experiment",
+    "Trained": "srl.trained",
     "Trainers": "srl.experiment",
     "load": "srl.trained",
     "train": "srl.control",
@@ -53,8 +57,10 @@ __all__ = [
     "Evaluate",
     "Experiment",
     "Policies",
+    "PopArt",
     "Stop",
     "Train",
+    "Trained",
     "Trainers",
     "load",
     "train",

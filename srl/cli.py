@@ -171,46 +171,45 @@ def _run(start: Callable[[], Any], quiet: bool) -> int:
 
 
 def _eval(words: list[str]) -> int:
-    parser = _parser("eval")
-    _run_flags(parser)
-    parser.add_argument(
-        "--episodes", type=flags.whole_number("--episodes"), default=20, metavar="N", help="episodes to play [20]"
-    )
-    parser.add_argument(
-        "--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]"
-    )
-    options = parser.parse_all(words)
+    options = _play_parser("eval", episodes=20).parse_all(words)
     from srl import play
 
-    for line in play.evaluate(_found(options), options):
-        print(line)
+    print(play.evaluation(_found(options), _play_options(options)))
     return 0
 
 
 def _play(words: list[str]) -> int:
-    parser = _parser("play")
-    _run_flags(parser)
+    parser = _play_parser("play", episodes=1)
     parser.add_argument("--video", type=Path, metavar="FILE", help="record an mp4 instead of opening a window")
-    parser.add_argument(
-        "--episodes", type=flags.whole_number("--episodes"), default=1, metavar="N", help="episodes to play [1]"
-    )
-    parser.add_argument(
-        "--seed", type=flags.whole_number("--seed"), default=0, metavar="N", help="seed of the episodes [0]"
-    )
     options = parser.parse_all(words)
     from srl import play
 
-    for line in play.show(_found(options), options):
-        print(line)
+    if options.video is None:
+        play.watch(_found(options), _play_options(options))
+    else:
+        count = play.record(_found(options), _play_options(options), options.video)
+        print(f"recorded {count:,} pictures in {options.video}")
     return 0
 
 
-def _run_flags(parser: flags.Parser) -> None:
+def _play_parser(verb: str, episodes: int) -> flags.Parser:
+    parser = _parser(verb)
     parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
+    for flag, default, text in (("--episodes", episodes, "episodes to play"), ("--seed", 0, "seed of the episodes")):
+        kind = flags.whole_number(flag)
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{text} [{default}]")
     parser.add_argument("--checkpoint", metavar="NAME", help="best, latest, or a checkpoint's name [best, else latest]")
     parser.add_argument("--sample", action="store_true", help="sample actions instead of taking the most likely")
     _runs_flag(parser)
     _trust_flag(parser)
+    return parser
+
+
+def _play_options(options: Any) -> Any:
+    from srl import play
+
+    names = ("episodes", "seed", "sample", "checkpoint")
+    return play.Options(trust=tuple(options.trust), **{name: getattr(options, name) for name in names})
 
 
 def _found(options: Any) -> Any:

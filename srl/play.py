@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,62 +22,91 @@ ROWS = 10
 """Environments that are evaluated side by side."""
 
 
-def evaluate(run: Run, options: Any) -> Iterator[str]:
-    """Play so many episodes and say what they brought."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to play."""
+
+    episodes: int = 1
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of the environments, and of the actions when they are sampled."""
+    sample: bool = False
+    """Sample actions instead of taking the most likely."""
+    checkpoint: str | None = None
+    """best, latest or a checkpoint's name; None takes the best where there is one, else the latest."""
+    trust: tuple[str, ...] = ()
+    """Modules outside srl that the run's settings may be imported from."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the episodes brought."""
+
+    returns: list[float]
+    lengths: list[int]
+    version: int
+    steps: int
+
+    @property
+    def mean(self) -> float:
+        """Mean reward of an episode."""
+        return float(np.mean(self.returns))
+
+    def __str__(self) -> str:
+        returns = self.returns
+        return (
+            f"mean reward {self.mean:.2f} +- {np.std(returns):.2f} over {len(returns)} episodes "
+            f"(min {min(returns):.1f}, max {max(returns):.1f}), mean length {np.mean(self.lengths):.1f}; "
+            f"weights of version {self.version}, {self.steps:,} steps"
+        )
+
+
+def evaluation(run: Run, options: Options) -> Evaluation:
+    """Play so many episodes and count."""
     trained, actors = _loaded(run, options)
-    rows = min(ROWS, options.episodes)
-    envs = _built(actors, rows, None)
+    envs = make(actors.env, min(ROWS, options.episodes), actors.env_kwargs)
     try:
         played = play(
             trained.policy, envs, trained.shapes, episodes=options.episodes, seed=options.seed, explore=options.sample
         )
     finally:
         envs.close()
-    returns = played.returns
-    yield (
-        f"mean reward {np.mean(returns):.2f} +- {np.std(returns):.2f} over {len(returns)} episodes "
-        f"(min {min(returns):.1f}, max {max(returns):.1f}), mean length {np.mean(played.lengths):.1f}"
-    )
-    yield f"weights of version {trained.meta['version']}, {trained.meta['steps']:,} steps"
+    return Evaluation(played.returns, played.lengths, trained.meta["version"], trained.meta["steps"])
 
 
-def show(run: Run, options: Any) -> Iterator[str]:
-    """Play in a window, or into a video file."""
+def watch(run: Run, options: Options) -> None:
+    """Play in a window."""
     trained, actors = _loaded(run, options)
-    envs = _built(actors, 1, "rgb_array" if options.video else "human")
+    envs = make(actors.env, 1, actors.env_kwargs, "human")
     try:
-        pictures = _pictures(trained, envs, options)
-        if options.video:
-            count = _record(options.video, pictures, _rate(envs))
-            yield f"recorded {count:,} pictures in {options.video}"
-        else:
-            for _ in pictures:
-                pass
+        play(trained.policy, envs, trained.shapes, episodes=options.episodes, seed=options.seed, explore=options.sample)
     finally:
         envs.close()
 
 
-def _loaded(run: Run, options: Any) -> tuple[Trained, Actors]:
+def record(run: Run, options: Options, path: Path) -> int:
+    """Play into a video file; the number of pictures in it."""
+    trained, actors = _loaded(run, options)
+    envs = make(actors.env, 1, actors.env_kwargs, "rgb_array")
+    try:
+        return _write(path, _pictures(trained, envs, options))
+    finally:
+        envs.close()
+
+
+def _loaded(run: Run, options: Options) -> tuple[Trained, Actors]:
     experiment = run.experiment(trusting(*options.trust))
     return load_run(run, options.checkpoint, trust=options.trust), only(experiment.actors)[1]
 
 
-def _built(actors: Actors, rows: int, render_mode: str | None) -> EnvBatch:
-    return make(actors.env, rows, actors.env_kwargs, render_mode)
-
-
-def _pictures(trained: Trained, envs: EnvBatch, options: Any) -> Iterator[Any]:
+def _pictures(trained: Trained, envs: EnvBatch, options: Options) -> Iterator[Any]:
     played = Episodes(1, options.episodes)
     steps = steps_of(trained.policy, envs, trained.shapes, played, seed=options.seed, explore=options.sample)
     for _ in steps:
-        yield envs.render() if options.video else None
+        yield envs.render()
 
 
-def _rate(envs: EnvBatch) -> float:
-    return float(getattr(envs, "render_fps", 30))
-
-
-def _record(path: Path, pictures: Iterator[Any], rate: float) -> int:
+def _write(path: Path, pictures: Iterator[Any]) -> int:
     try:
         import imageio_ffmpeg
     except ImportError as error:
@@ -83,20 +114,13 @@ def _record(path: Path, pictures: Iterator[Any], rate: float) -> int:
     first = next(pictures)
     if first is None:
         raise UserError("this environment draws no pictures; it needs render_mode 'rgb_array'")
-    height, width = first.shape[:2]
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=int(rate), macro_block_size=2)
+    writer = imageio_ffmpeg.write_frames(str(path), (first.shape[1], first.shape[0]), fps=30, macro_block_size=2)
     writer.send(None)
     count = 0
     try:
-        for picture in _chained(first, pictures):
+        for count, picture in enumerate(chain([first], pictures), 1):  # noqa: B007 -- counted to the end
             writer.send(np.ascontiguousarray(picture[:, :, :3]))
-            count += 1
     finally:
         writer.close()
     return count
-
-
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

@@ -7,8 +7,49 @@ from typing import Any
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {"steps": 500_000, "stop_at_reward": 475.0, "learning_rate": 2.5e-3, "anneal": True},
+        "Acrobot-v1": {
+            "steps": 500_000,
+            "stop_at_reward": -85.0,
+            "envs": 16,
+            "rollout": 256,
+            "learning_rate": 1e-3,
+            "anneal": True,
+            "lam": 0.94,
+            "minibatches": 16,
+        },
+        "LunarLander-v3": {
+            "steps": 1_500_000,
+            "stop_at_reward": 230.0,
+            "envs": 16,
+            "rollout": 512,
+            "learning_rate": 1e-3,
+            "anneal": True,
+            "gamma": 0.999,
+            "lam": 0.98,
+            "minibatches": 32,
+        },
+        "Pendulum-v1": {
+            "steps": 500_000,
+            "stop_at_reward": -165.0,
+            "envs": 16,
+            "rollout": 256,
+            "learning_rate": 1e-3,
+            "anneal": True,
+            "gamma": 0.9,
+            "entropy": 0.0,
+            "epochs": 10,
+            "minibatches": 16,
+        },
     },
-    "impala": {},
+    "impala": {
+        "CartPole-v1": {
+            "steps": 1_000_000,
+            "stop_at_reward": 475.0,
+            "rollout": 16,
+            "learning_rate": 3e-3,
+            "anneal": True,
+        },
+    },
 }
 """By recipe, then environment id: parameters of the recipe."""
 

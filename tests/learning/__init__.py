@@ -1,0 +1,1 @@
+"""Tests that reach a score: the quick ones always, the three-seed ones with `make learning`."""
