@@ -93,7 +93,7 @@ class A2CLearner:
         self.updates = state["updates"]
 
 
-def recipe(env: str = "CartPole-v1", *, seed: int = 1, steps: int = 100_000) -> Experiment:
+def recipe(env: str = "CartPole-v1", *, seed: int = 1, steps: int = 60_000) -> Experiment:
     """Advantage actor-critic.
 
     Args:

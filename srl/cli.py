@@ -172,9 +172,10 @@ def _run(start: Callable[[], Any], quiet: bool) -> int:
 
 def _eval(words: list[str]) -> int:
     options = _play_parser("eval", episodes=20).parse_all(words)
+    run = _found(options)
     from srl import play
 
-    print(play.evaluation(_found(options), _play_options(options)))
+    print(play.evaluation(run, _play_options(options)))
     return 0
 
 
@@ -182,12 +183,13 @@ def _play(words: list[str]) -> int:
     parser = _play_parser("play", episodes=1)
     parser.add_argument("--video", type=Path, metavar="FILE", help="record an mp4 instead of opening a window")
     options = parser.parse_all(words)
+    run = _found(options)
     from srl import play
 
     if options.video is None:
-        play.watch(_found(options), _play_options(options))
+        play.watch(run, _play_options(options))
     else:
-        count = play.record(_found(options), _play_options(options), options.video)
+        count = play.record(run, _play_options(options), options.video)
         print(f"recorded {count:,} pictures in {options.video}")
     return 0
 

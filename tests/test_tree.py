@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from srl.tree import ALIGNMENT, Layout, Spec, batched, copy_into, index, leaves, name_of, spec_of, tree_map, zeros
 
-SPEC = {"b": Spec((2, 3), "float32"), "a": {"x": Spec((), "int64"), "none": Spec((0,), "uint8"), "y": Spec((5,), "bool")}}
+SPEC = {
+    "b": Spec((2, 3), "float32"),
+    "a": {"x": Spec((), "int64"), "none": Spec((0,), "uint8"), "y": Spec((5,), "bool")},
+}
 LEAVES = st.builds(
     Spec,
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
@@ -55,9 +58,10 @@ def test_copy_is_into_the_target():
 
 
 def test_index_gives_views():
-    tree = zeros(SPEC, 4)
-    copy_into(index(tree, 2), tree_map(lambda leaf: leaf + 1, zeros(SPEC)))
-    assert tree["b"].sum(axis=(1, 2)).tolist() == [0, 0, 6, 0]
+    tree = zeros(SPEC, 4, 3)
+    copy_into(index(tree, 2), tree_map(lambda leaf: leaf + 1, zeros(SPEC, 3)))
+    assert tree["b"].sum(axis=(1, 2, 3)).tolist() == [0, 0, 18, 0]
+    assert tree["a"]["x"].sum(axis=1).tolist() == [0, 0, 3, 0]
 
 
 @given(SPECS, st.integers(0, 3))

@@ -208,4 +208,5 @@ def _rows(space: Space[Any], batch: Any) -> list[Any]:
         return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
     if isinstance(space, Tuple):
         return list(zip(*(_rows(child, batch[key]) for _, key, child in children(space)), strict=True))
-    return list(batch)
+    # Iterating over an array of numbers would give bare numbers, which are not in a Box without axes.
+    return [batch[row, ...] for row in range(len(batch))]

@@ -61,10 +61,22 @@ def test_leaves_are_flattened_scaled_and_one_hot(spaces):
 
 def test_mlp_has_the_layers_asked_for(spaces):
     encoder = build_encoder(MLP(hidden=(8, 6), activation="silu", layer_norm=True), spaces.vector)
-    assert [type(layer) for layer in encoder.layers] == [nn.Linear, nn.LayerNorm, nn.SiLU] * 2
-    weight = encoder.layers[0].weight
-    assert torch.allclose(weight.T @ weight, 2 * torch.eye(3), atol=1e-5)
-    assert not encoder.layers[0].bias.any()
+    assert [type(part) for layer in encoder.layers for part in layer] == [nn.Linear, nn.LayerNorm] * 2
+    linear = encoder.layers[0][0]
+    assert torch.allclose(linear.weight.T @ linear.weight, 2 * torch.eye(3), atol=1e-5)
+    assert not linear.bias.any()
+
+
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "layer norm"])
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("tanh", nn.Tanh()), ("relu", nn.ReLU()), ("elu", nn.ELU()), ("gelu", nn.GELU()), ("silu", nn.SiLU())],
+)
+def test_mlp_is_its_layers_each_with_its_activation(spaces, draw, name, activation, layer_norm):
+    encoder = build_encoder(MLP(hidden=(8, 6), activation=name, layer_norm=layer_norm), spaces.vector)
+    obs = draw.tensors(spaces.vector, 5)
+    first, second = encoder.layers
+    assert torch.equal(encoder(obs), activation(second(activation(first(obs)))))
 
 
 @pytest.mark.parametrize("settings", [NatureCNN(features=10), ResNet(channels=(4, 8), features=10)])

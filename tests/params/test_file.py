@@ -135,7 +135,8 @@ def test_two_who_save_and_prune_at_once_do_not_disturb_each_other(tmp_path):
 
     pids = [child(work("latest", TRAINING)), child(work("best", None))]
     time.sleep(1.5)
-    assert all([ended(pid) for pid in pids]), "one of them failed"
+    lived = [ended(pid) for pid in pids]
+    assert all(lived), "one of them failed"
     for link in ("latest", "best"):
         assert set(checkpoints.load(tmp_path, link).weights()) == set(WEIGHTS)
 
@@ -205,7 +206,7 @@ def test_loading_executes_nothing(tmp_path):
     with pytest.raises(pickle.UnpicklingError):
         checkpoints.load(tmp_path, "latest").training()
     (path / "weights.safetensors").write_bytes(pickle.dumps(Malicious(proof), protocol=2))
-    with pytest.raises(Exception, match="header|Header"):
+    with pytest.raises(Exception, match=r"header|Header"):
         checkpoints.load(tmp_path, "latest").weights()
     assert not proof.exists()
 

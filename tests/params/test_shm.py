@@ -1,5 +1,6 @@
 """Weights in shared memory: newest wins, versions never go back, and no reader ever sees two versions mixed."""
 
+import itertools
 import os
 import signal
 import time
@@ -111,4 +112,4 @@ def test_a_reader_beside_a_fast_writer_sees_whole_versions_that_never_go_back(ed
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
     assert len(seen) > 50
-    assert max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False)) > 1, "the writer was not fast"
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) > 1, "the writer was not fast"

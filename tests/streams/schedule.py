@@ -21,7 +21,7 @@ class Schedule:
         self.memory = Memory(self.slots * segments.layout.nbytes)
         self.credits = [Channel(CREDIT) for _ in lanes_per_actor]
         self.full = Channel(FULL)
-        self.producers = [ShmProducer(segments, self.memory, credits, self.full) for credits in self.credits]
+        self.producers = [ShmProducer(segments, self.memory, granted, self.full) for granted in self.credits]
         self.consumer = ShmConsumer(
             segments, self.memory, lanes, self.credits, self.full, batch=batch, max_lag=max_lag, late=late
         )

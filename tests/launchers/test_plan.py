@@ -1,0 +1,124 @@
+"""The plan names every worker and gives each exactly the resources it works with."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from srl.experiment import Experiment, Train
+from srl.launchers import plan
+from srl.launchers.build import Builder, describe
+from srl.launchers.plan import Task
+from srl.memory import Channel, Memory
+from srl.recipes.impala import impala
+from srl.recipes.ppo import ppo
+
+SIZE = {"hidden": (4,), "rollout": 4}
+ENV = "srl.envs.fake:Counting"
+SHM = impala(ENV, actors=2, ring=2, envs=8, act="shm", policy_workers=2, eval_every=100, max_lag=1, **SIZE)
+INLINE = ppo(ENV, envs=2, **SIZE)
+
+
+def two_policies():
+    """Two graphs in one experiment, whose names begin alike."""
+    one = {"main": SHM.actors["main"], "main2": replace(SHM.actors["main"], policy="main2", train="main2", ring=1)}
+    return Experiment(
+        actors=one,
+        policies={"main": SHM.policies["main"], "main2": SHM.policies["main"]},
+        trainers={
+            "main": SHM.trainers["main"],
+            "main2": replace(SHM.trainers["main"], policy="main2", train="main2"),
+        },
+        streams={"main": SHM.streams["main"], "main2": Train(rollout=2, batch=2)},
+    ).check()
+
+
+EXPERIMENTS = {"shm": SHM, "inline": INLINE, "two": two_policies()}
+
+
+class Link:
+    """Hears nothing; what is sent is let go."""
+
+    def send(self, message):
+        pass
+
+
+def test_every_worker_is_a_task():
+    assert [task.name for task in plan.tasks_of(SHM)] == [
+        "trainer-main-0",
+        "policy-main-0",
+        "policy-main-1",
+        "actor-main-0",
+        "actor-main-1",
+        "evaluator-eval-0",
+    ]
+    assert [task.kind for task in plan.tasks_of(INLINE)] == ["trainer", "actor"]
+
+
+def test_lanes_are_numbered_through():
+    lanes = plan.lanes_of(SHM, plan.act_actors(SHM, "main"))
+    assert [(lane.index, lane.actor, lane.rows) for lane in lanes] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
+
+
+def test_an_evaluator_neither_asks_nor_feeds():
+    evaluator = Task("evaluator", "eval", 0)
+    assert evaluator not in plan.act_actors(SHM, "main")
+    assert evaluator not in plan.train_actors(SHM, "main")
+    needs = plan.needed_by(evaluator, SHM, plan.needs_of(SHM, describe(SHM)))
+    assert {need.name for need in needs} == {"beats", "params/main"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_resource_has_a_name_of_its_own_and_someone_who_needs_it(name):
+    experiment = EXPERIMENTS[name]
+    needs = plan.needs_of(experiment, describe(experiment))
+    names = [need.name for need in needs]
+    assert len(set(names)) == len(names)
+    used = {need.name for task in plan.tasks_of(experiment) for need in plan.needed_by(task, experiment, needs)}
+    assert used == set(names)
+    assert all((need.nbytes > 0) != bool(need.record) for need in needs)
+
+
+def test_nobody_is_given_what_belongs_to_another_policy_or_actor():
+    experiment = EXPERIMENTS["two"]
+    needs = plan.needs_of(experiment, describe(experiment))
+    for task in plan.tasks_of(experiment):
+        names = {need.name for need in plan.needed_by(task, experiment, needs)} - {"beats"}
+        assert {name.split("/")[1] for name in names} == {task.group}
+        if task.kind == "actor":
+            own = {name for name in names if name.rpartition("/")[2].isdigit()}
+            assert own == {f"act/{task.group}/replies/{task.index}", f"train/{task.group}/credits/{task.index}"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_worker_is_built_from_what_it_is_given_alone(name, tmp_path):
+    experiment = EXPERIMENTS[name]
+    shapes = describe(experiment)
+    needs = plan.needs_of(experiment, shapes)
+    resources = {need.name: need.make() for need in needs}
+    builder = Builder(experiment, shapes, tmp_path)
+    for task in plan.tasks_of(experiment):
+        given = {need.name: resources[need.name] for need in plan.needed_by(task, experiment, needs)}
+        builder.build(task, given, Link()).close()
+    for resource in resources.values():
+        resource.close()
+
+
+def test_the_plan_is_the_same_for_whoever_computes_it():
+    shapes = describe(SHM)
+    assert plan.needs_of(SHM, shapes) == plan.needs_of(SHM, dict(shapes))
+    assert plan.tasks_of(SHM) == plan.tasks_of(replace(SHM))
+
+
+def test_a_need_is_made_anew_or_attached_to_descriptors():
+    memory, channel = plan.Need("m", nbytes=10).make(), plan.Need("c", record="<i").make()
+    assert isinstance(memory, Memory)
+    assert isinstance(channel, Channel)
+    again = plan.Need("c", record="<i").make([os.dup(fd) for fd in channel.fds()])
+    shared = plan.Need("m", nbytes=10).make([os.dup(fd) for fd in memory.fds()])
+    again.put(7)
+    shared.buffer[0] = 1
+    assert channel.take() == [(7,)]
+    assert memory.buffer[0] == 1
+    for resource in (memory, channel, again, shared):
+        resource.close()

@@ -1,0 +1,124 @@
+"""Recipes give experiments without loose ends, from what is given, what is tuned, and defaults, in this order."""
+
+import inspect
+
+import pytest
+
+from srl.envs.base import check_name
+from srl.errors import UserError
+from srl.experiment import Experiment
+from srl.flags import find_recipe, help_of
+from srl.models.config import GRU, LSTM
+from srl.recipes import BUILT_IN
+from srl.recipes import impala as impala_module
+from srl.recipes import ppo as ppo_module
+from srl.recipes.impala import impala
+from srl.recipes.ppo import ppo
+from srl.recipes.tuned import TUNED
+
+RECIPES = {"ppo": (ppo, ppo_module.DEFAULTS), "impala": (impala, impala_module.DEFAULTS)}
+UNTUNED = "srl.envs.fake:Counting"
+
+
+def test_every_built_in_recipe_is_known_here():
+    assert {name: find_recipe(name) for name in BUILT_IN} == {name: recipe for name, (recipe, _) in RECIPES.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_needs_nothing_but_its_defaults(name):
+    experiment = RECIPES[name][0]()
+    assert isinstance(experiment, Experiment)
+    assert experiment.check().name == name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("memory", ["none", "lstm", "gru"])
+@pytest.mark.parametrize(
+    "shape", [{}, {"actors": 2, "ring": 2, "envs": 8, "act": "shm", "eval_every": 100, "max_lag": 2}]
+)
+def test_every_shape_checks(name, memory, shape):
+    experiment = RECIPES[name][0](UNTUNED, memory=memory, **shape).check()
+    group = experiment.actors["main"]
+    assert group.count * group.ring * group.envs == shape.get("envs", 32)
+    assert experiment.streams["main"].batch == group.count * group.ring
+    assert ("eval" in experiment.actors) == bool(shape)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_parameters_and_their_help_agree(name):
+    recipe, defaults = RECIPES[name]
+    parameters = inspect.signature(recipe).parameters
+    assert list(help_of(recipe)) == list(parameters)
+    assert set(defaults) <= set(parameters)
+    unset = {key for key, parameter in parameters.items() if parameter.default is None}
+    assert unset - {"stop_at_reward"} == set(defaults)
+    shown = {True: "yes", False: "no", None: "none"}
+    for key, value in defaults.items():
+        text = help_of(recipe)[key].rpartition("[")[2].rstrip("]").replace(",", "")
+        said = (
+            shown[value] if isinstance(value, bool) else "".join(map(str, value)) if isinstance(value, tuple) else value
+        )
+        assert text in (str(said), str(said).replace("(", "")) or float(text) == float(said), key
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_tuned_settings_are_parameters_and_their_environments_exist(name):
+    recipe, _ = RECIPES[name]
+    for env, settings in TUNED[name].items():
+        check_name(env)
+        assert set(settings) <= set(inspect.signature(recipe).parameters)
+        recipe(env).check()
+
+
+def test_what_is_given_beats_what_is_tuned_and_that_the_default():
+    tuned = TUNED["ppo"]["CartPole-v1"]
+    assert ppo().trainers["main"].algorithm.learning_rate == tuned["learning_rate"]
+    assert ppo().stop.reward == tuned["stop_at_reward"]
+    assert ppo(learning_rate=0.5).trainers["main"].algorithm.learning_rate == 0.5
+    assert ppo(UNTUNED).trainers["main"].algorithm.learning_rate == ppo_module.DEFAULTS["learning_rate"]
+    assert ppo(UNTUNED).stop.reward is None
+
+
+def test_what_is_given_counts_even_if_it_is_nothing():
+    assert ppo(anneal=False).trainers["main"].algorithm.anneal is False
+    assert ppo("Pendulum-v1", entropy=0.0).trainers["main"].algorithm.entropy == 0.0
+    assert ppo(UNTUNED, hidden=()).policies["main"].model.encoder.vector.hidden == ()
+
+
+def test_parameters_reach_their_settings():
+    experiment = ppo(
+        UNTUNED, seed=5, steps=7, rollout=24, device="cpu", threads=2, memory="lstm", normalise=True, clip=0.3
+    )
+    trainers, model = experiment.trainers["main"], experiment.policies["main"].model
+    assert (experiment.seed, experiment.stop.steps, experiment.streams["main"].rollout) == (5, 7, 24)
+    assert (trainers.device, trainers.threads, trainers.algorithm.clip) == ("cpu", 2, 0.3)
+    assert model.memory == LSTM()
+    assert model.normalise_obs
+    assert trainers.algorithm.normalise_reward
+    assert ppo(memory="gru").policies["main"].model.memory == GRU()
+
+
+@pytest.mark.parametrize("rollout", [1, 7, 16, 24, 48])
+def test_recurrent_states_are_stored_so_that_chunks_fill_the_rollout(rollout):
+    train = ppo(UNTUNED, memory="lstm", rollout=rollout).streams["main"]
+    assert train.rollout % train.chunk == 0
+    assert ppo(UNTUNED, rollout=rollout).streams["main"].chunk is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"envs": 7, "actors": 2}, "envs.*7.*multiple"),
+        ({"envs": 2, "actors": 4}, "envs.*2.*multiple"),
+        ({"actors": 0}, "actors"),
+        ({"memory": "lstn"}, "memory"),
+        ({"rollout": 0}, "rollout"),
+        ({"max_lag": -1}, "max_lag"),
+        ({"hidden": (0,)}, "hidden"),
+        ({"clip": -1.0}, "clip"),
+        ({"act": "shn"}, "did you mean 'shm'"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_named(parameters, said):
+    with pytest.raises(UserError, match=said):
+        ppo(**parameters)
