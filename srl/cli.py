@@ -6,6 +6,7 @@ before it is needed, so that a typing error is answered at once.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads our words, `head` say, has had enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _dispatch(words: list[str]) -> int:
@@ -165,8 +170,10 @@ def _run(start: Callable[[], Any], quiet: bool) -> int:
         print(f"srl: {failure}", file=sys.stderr)
         return FAILED
     if not quiet:
-        print(f"run folder: {result.path}")
-        print(f"next: srl eval {result.path}   srl play {result.path}   tensorboard --logdir {result.path.parent}")
+        print(f"run folder {result.path}")
+        print(f"next: srl eval {result.path}")
+        print(f"      srl play {result.path}")
+        print(f"      tensorboard --logdir {result.path.parent}")
     return 0
 
 

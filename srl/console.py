@@ -44,7 +44,7 @@ class View:
     @property
     def left(self) -> float | None:
         """Seconds that the steps still to do will take."""
-        return (self.total - self.steps) / self.fps if self.total and self.fps else None
+        return max(0, self.total - self.steps) / self.fps if self.total and self.fps else None
 
 
 class Console:
@@ -74,14 +74,11 @@ class Console:
             self._next_line = time.monotonic() + LINE_SECONDS
             self._out.print(_line(view), soft_wrap=True)
 
-    def end(self, view: View | None = None) -> None:
-        """The run is over; the last state stays on the screen."""
+    def end(self) -> None:
+        """The run is over; the live part disappears."""
         if self._live:
             self._live.stop()
             self._live = None
-        if view and not self._quiet:
-            self._out.print(_line(view), soft_wrap=True)
-            self._out.print(view.bound, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """One line that stays."""
@@ -99,8 +96,10 @@ def _panel(view: View) -> Group:
     ]
     table.add_row(*(Text(name, style="dim") for name, _ in cells))
     table.add_row(*(Text(value) for _, value in cells))
+    progress = Table.grid(padding=(0, 2))
     bar = ProgressBar(total=view.total or 1, completed=view.steps if view.total else 0, width=60)
-    return Group(table, bar, Text(f"{sparkline(view.curve)}  {view.bound}"))
+    progress.add_row(bar, Text(sparkline(view.curve)))
+    return Group(table, progress, Text(view.bound))
 
 
 def _reward(view: View) -> str:
@@ -141,9 +140,13 @@ def sparkline(values: list[float], width: int = 40) -> str:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """What a run reached, in words."""
     reward = summary.get("ep_rew_mean")
-    reached = "no episode ended" if reward is None else f"mean reward {reward:.1f} over the last 100 episodes"
-    return [
+    lines = [
         f"{summary['status']}: {summary['reason']}",
-        f"{reached}; {summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s "
-        f"({summary.get('fps', 0):,.0f} steps/s), version {summary.get('version', 0)}",
+        "no episode ended" if reward is None else f"mean reward {reward:.1f} over the last 100 episodes",
+        f"{summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s: {summary.get('fps', 0):,.0f} steps/s",
     ]
+    if "bound" in summary:
+        lines.append(summary["bound"])
+    if "eval_mean_reward" in summary:
+        lines.insert(2, f"evaluated at {summary['eval_mean_reward']:.1f}, best {summary['best_eval_mean_reward']:.1f}")
+    return lines

@@ -8,6 +8,7 @@ Control computes nothing that a run's result depends on: trainers count, and say
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -105,6 +106,7 @@ class Control:
         self._sinks: list[Sink] = []
         self._finished: dict[Task, dict[str, Any]] = {}
         self._evaluated: dict[Task, dict[str, Any]] = {}
+        self._best_evaluation = -math.inf
         self._signal: int | None = None
         self._reason = ""
 
@@ -125,7 +127,6 @@ class Control:
             finally:
                 self._launcher.close(CLOSE_SECONDS if failure is None else 1.0)
                 summary = self._close(status)
-        self._console.end(self._view)
         for line in summary_lines(summary):
             self._console.say(line)
         if self._signal == signal.SIGTERM:
@@ -228,6 +229,7 @@ class Control:
 
     def _evaluation(self, task: Task, message: dict[str, Any]) -> None:
         self._evaluated[task] = message
+        self._best_evaluation = max(self._best_evaluation, message["mean_reward"])
         self._view.evaluation = message["mean_reward"]
         self._write(
             {
@@ -252,6 +254,7 @@ class Control:
             summary |= done
         if self._evaluated:
             summary["eval_mean_reward"] = self._view.evaluation
+            summary["best_eval_mean_reward"] = self._best_evaluation
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
         self._run.write_summary(summary)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from srl.memory import Memory
+from srl.memory import Memory, available_memory
 from srl.runs import version_of
 
 NEEDED = ("torch", "numpy", "gymnasium", "msgspec", "safetensors", "pyyaml", "cloudpickle", "rich", "tensorboard")
@@ -54,7 +54,7 @@ def _machine() -> Iterator[str]:
     yield _line(
         "cores", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()), True, ""
     )
-    memory = _available_memory()
+    memory = available_memory()
     yield _line("memory", f"{memory / 2**30:.1f} GiB available" if memory else "unknown", True, "")
     yield _shared_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -63,14 +63,6 @@ def _machine() -> Iterator[str]:
     )
     free = shutil.disk_usage(Path.cwd()).free
     yield _line("disk", f"{free / 2**30:.1f} GiB free here", free > 2**30, "make room, or use --runs DIR elsewhere")
-
-
-def _available_memory() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
 
 
 def _shared_memory() -> str:

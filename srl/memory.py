@@ -14,6 +14,7 @@ import os
 import struct
 import sys
 import tempfile
+from pathlib import Path
 
 PIPE_BYTES = 64 * 1024
 
@@ -38,6 +39,10 @@ class Memory:
 
 
 def _anonymous_file(nbytes: int) -> int:
+    # The kernel would rather kill someone than refuse pages, so the room is looked at before they are asked for.
+    available = available_memory()
+    if available is not None and nbytes > available:
+        raise MemoryError(f"no room for {_mebibytes(nbytes)} of shared memory: {_mebibytes(available)} are available")
     if sys.platform == "linux":
         fd = os.memfd_create("srl", os.MFD_CLOEXEC)
     else:
@@ -47,8 +52,27 @@ def _anonymous_file(nbytes: int) -> int:
         os.posix_fallocate(fd, 0, nbytes) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, nbytes)
     except OSError as error:
         os.close(fd)
-        raise MemoryError(f"no room for {nbytes / 2**20:,.0f} MiB of shared memory: {error.strerror}") from error
+        raise MemoryError(f"no room for {_mebibytes(nbytes)} of shared memory: {error.strerror}") from error
     return fd
+
+
+def available_memory() -> int | None:
+    """Bytes that can be taken without hurting anyone: the machine's, or what a container is allowed; None if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    known = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    try:
+        allowed, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
+        known.append(int(allowed) - int(used))
+    except (OSError, ValueError):
+        pass
+    return min(known, default=None)
+
+
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB"
 
 
 class Channel:

@@ -8,7 +8,7 @@ import select
 import numpy as np
 import pytest
 
-from srl.memory import PIPE_BYTES, Channel, Memory
+from srl.memory import PIPE_BYTES, Channel, Memory, available_memory
 
 
 @pytest.fixture
@@ -137,3 +137,11 @@ def test_a_channel_is_attached_by_its_descriptors(channel):
     other.put(1, 2)
     assert channel.take() == [(1, 2)]
     other.close()
+
+
+def test_more_memory_than_there_is_is_refused_before_any_is_taken():
+    available = available_memory()
+    assert available is not None
+    with pytest.raises(MemoryError, match="are available"):
+        Memory(2 * available)
+    assert available_memory() > available / 2

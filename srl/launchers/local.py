@@ -79,7 +79,7 @@ class LocalLauncher:
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Make all memory and channels, and have every worker started."""
         needs = plan.needs_of(experiment, shapes)
-        self._resources = {need.name: need.make() for need in needs}
+        self._resources = plan.make_all(needs)
         self._order = plan.tasks_of(experiment)
         setting = {"do": "prepare", "experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume}
         self._nursery.send_bytes(cloudpickle.dumps(setting))

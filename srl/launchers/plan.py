@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.memory import Channel, Memory
 from srl.params.base import params_bytes
@@ -50,6 +51,23 @@ class Need:
         if self.record:
             return Channel(self.record, None if fds is None else (fds[0], fds[1]))
         return Memory(self.nbytes, None if fds is None else fds[0])
+
+
+def make_all(needs: list[Need]) -> dict[str, Resource]:
+    """Every resource, or a UserError and none of them."""
+    made: dict[str, Resource] = {}
+    try:
+        for need in needs:
+            made[need.name] = need.make()
+    except (MemoryError, OSError) as error:
+        for resource in made.values():
+            resource.close()
+        wanted = sum(need.nbytes for need in needs) / 2**20
+        advice = "srl show says what takes it; fewer envs, a shorter rollout or a smaller max_lag take less"
+        raise UserError(
+            f"the run needs {wanted:,.0f} MiB of shared memory and cannot have it: {error}; {advice}"
+        ) from error
+    return made
 
 
 def tasks_of(experiment: Experiment) -> list[Task]:

@@ -63,7 +63,7 @@ class SerialLauncher:
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Build every worker here."""
-        self._resources = {need.name: need.make() for need in plan.needs_of(experiment, shapes)}
+        self._resources = plan.make_all(plan.needs_of(experiment, shapes))
         builder = Builder(experiment, shapes, run.path, resume=resume)
         for task in plan.tasks_of(experiment):
             link = self._links[task] = _Link(task, self._events)

@@ -100,7 +100,7 @@ def ended(pid):
 def test_whoever_is_killed_while_saving_leaves_a_checkpoint_that_loads(tmp_path, same_step):
     save(tmp_path, 0)
     for attempt in range(25):
-        steps = iter(range(attempt * 1000, 10**9))
+        steps = iter(range(attempt * 1000 + 1, 10**9))
         pid = child(lambda steps=steps: save(tmp_path, 0 if same_step else next(steps)))
         time.sleep(0.01 + 0.0017 * attempt)
         assert ended(pid)
@@ -112,7 +112,7 @@ def test_whoever_is_killed_while_saving_leaves_a_checkpoint_that_loads(tmp_path,
 @pytest.mark.parametrize("same_step", [False, True])
 def test_a_reader_beside_a_writer_always_finds_the_latest_whole(tmp_path, same_step):
     save(tmp_path, 0)
-    steps = iter(range(10**9))
+    steps = iter(range(1, 10**9))
     pid = child(lambda: save(tmp_path, 0 if same_step else next(steps)))
     try:
         until = time.monotonic() + 1.5
