@@ -66,7 +66,7 @@ class A2CLearner:
         grad_norm = torch.nn.utils.clip_grad_norm_(self.policy.module.parameters(), 0.5)
         self.optimizer.step()
         self.updates += 1
-        if not math.isfinite(loss + grad_norm):
+        if not math.isfinite(loss.item() + grad_norm.item()):
             raise FloatingPointError(f"A2C: the loss or its gradient is not finite in update {self.updates}")
         self.policy.observe(valid_observations(batch))
         return {

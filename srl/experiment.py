@@ -220,6 +220,11 @@ class Experiment:
             _known(f"trainers {name!r}: train stream", trainers.train, self.streams)
             if not any(group.train == trainers.train for group in self.actors.values()):
                 raise UserError(f"trainers {name!r} learn from stream {trainers.train!r}, which no actors feed")
+        for name in self.policies:
+            if not any(group.policy == name for group in self.actors.values()):
+                raise UserError(f"policy {name!r} acts for no actors; take it out or give it some")
+            if [group.policy for group in self.trainers.values()].count(name) > 1:
+                raise UserError(f"policy {name!r} has several groups of trainers, but weights have one writer")
         for name in self.streams:
             if [group.train for group in self.trainers.values()].count(name) != 1:
                 raise UserError(f"stream {name!r} must have exactly one group of trainers that learns from it")

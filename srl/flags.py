@@ -154,6 +154,8 @@ def _converter(flag: str, kind: Any) -> Callable[[str], Any]:
             if typing.get_origin(choice) is tuple:
                 return tuple(parse_value(part) for part in text.strip("()[]").split(",") if part)
             if choice in (int, float):
+                if text.lower() == "none" and type(None) in _args(kind):
+                    return None
                 return _number(flag, choice, text)
         return text
 
@@ -167,8 +169,7 @@ def whole_number(flag: str) -> Callable[[str], int]:
 
 def _number(flag: str, kind: type, text: str) -> Any:
     value = parse_value(text)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and value != int(value)):
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not whole):
         raise UserError(f"{flag} must be {'a whole number' if kind is int else 'a number'}, not {text!r}")
     return kind(value)

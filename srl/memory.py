@@ -57,7 +57,7 @@ def _anonymous_file(nbytes: int) -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be taken without hurting anyone: the machine's, or what a container is allowed; None if unknown."""
+    """Bytes that can be taken without harm: what the machine has, or a container is allowed; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

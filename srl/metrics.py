@@ -82,7 +82,7 @@ class Meter:
         idle = trainer.get("wait-data", 0.0)
         acting = 1.0 - actor.get("wait-credit", 0.0)
         if idle < 0.2:
-            advice = "fewer epochs, more --trainer-threads, or --device cuda"
+            advice = "fewer epochs, more --threads, or --device cuda"
             return f"training bounds this run (busy {1 - idle:.0%}); to go faster: {advice}"
         if acting < 0.8:
             return (
@@ -119,7 +119,10 @@ class JsonLines:
     """One JSON object per row, whole lines only."""
 
     def __init__(self, path: Path) -> None:
+        torn = _is_torn(path)
         self._file = path.open("ab", buffering=0)
+        if torn:
+            self._file.write(b"\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Append the row."""
@@ -150,6 +153,11 @@ class TensorBoard:
     def close(self) -> None:
         """Flush and close the file."""
         self._writer.close()
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line, because whoever wrote it died."""
+    return path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from srl.errors import UserError
 from srl.experiment import Actors, only
 from srl.runs import Run
 from srl.settings import trusting
-from srl.trained import Trained, load_run
+from srl.trained import Trained, load
 from srl.workers.evaluator import Episodes, play, steps_of
 
 ROWS = 10
@@ -95,8 +95,8 @@ def record(run: Run, options: Options, path: Path) -> int:
 
 
 def _loaded(run: Run, options: Options) -> tuple[Trained, Actors]:
-    experiment = run.experiment(trusting(*options.trust))
-    return load_run(run, options.checkpoint, trust=options.trust), only(experiment.actors)[1]
+    actors = only(run.experiment(trusting(*options.trust)).actors)[1]
+    return load(run.path, options.checkpoint, policy=actors.policy, trust=options.trust), actors
 
 
 def _pictures(trained: Trained, envs: EnvBatch, options: Options) -> Iterator[Any]:

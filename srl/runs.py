@@ -2,7 +2,7 @@
 
 runs/ppo__CartPole-v1__1__20260101-120000/
     experiment.yaml  command.txt  system.json  metrics.jsonl  summary.json  events.out.tfevents.*
-    logs/<worker>.log  checkpoints/{step_*,latest,best}  videos/
+    logs/<worker>.log  checkpoints/<policy>/{step_*,latest,best}
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ class Run:
         """Where each worker's output goes."""
         return self.path / "logs"
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.path / "checkpoints"
+    def checkpoints(self, policy: str) -> Path:
+        """Where the checkpoints of a policy are."""
+        return self.path / "checkpoints" / policy
 
     @property
     def metrics(self) -> Path:
@@ -76,8 +75,7 @@ def create(folder: Path, experiment: Experiment, env: str, name: str | None, com
     )
     path = _made(path, exact=name is not None)
     run = Run(path)
-    for child in (run.logs, run.checkpoints):
-        child.mkdir()
+    run.logs.mkdir()
     (path / "experiment.yaml").write_text(to_yaml(experiment))
     (path / "command.txt").write_text(shlex.join(command) + "\n")
     (path / "system.json").write_bytes(msgspec.json.format(msgspec.json.encode(system()), indent=2))

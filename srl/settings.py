@@ -32,7 +32,7 @@ def to_plain(value: Any, hint: Any = Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = typing.get_type_hints(type(value))
         plain = {f.name: to_plain(getattr(value, f.name), hints[f.name]) for f in dataclasses.fields(value)}
-        return plain if type(value) in _choices(hint) else {"type": import_string(type(value)), **plain}
+        return plain if _settings_classes(hint) == [type(value)] else {"type": import_string(type(value)), **plain}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item, _item_hint(hint)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -47,15 +47,21 @@ def import_string(thing: Any) -> str:
 
 def from_plain(hint: Any, data: Any, resolve: Resolve, where: str = "") -> Any:
     """The settings that plain data describe; UserError names the first place that does not fit."""
-    if isinstance(data, Mapping) and "type" in data:
+    if not isinstance(data, Mapping):
+        return _scalar(hint, data, where)
+    if any(choice is Any or typing.get_origin(choice) is dict for choice in _choices(hint)):
+        return {key: from_plain(_item_hint(hint), item, resolve, f"{where}.{key}") for key, item in data.items()}
+    if "type" in data:
         data = dict(data)
         return _dataclass_from(resolve(str(data.pop("type"))), data, resolve, where)
-    for choice in _choices(hint):
-        if isinstance(choice, type) and dataclasses.is_dataclass(choice) and isinstance(data, Mapping):
-            return _dataclass_from(choice, data, resolve, where)
-    if isinstance(data, Mapping):
-        return {key: from_plain(_item_hint(hint), item, resolve, f"{where}.{key}") for key, item in data.items()}
-    return _scalar(hint, data, where)
+    classes = _settings_classes(hint)
+    if len(classes) != 1:
+        raise UserError(f"{where or 'the value'} must be {_say(hint)}, not {dict(data)!r}")
+    return _dataclass_from(classes[0], data, resolve, where)
+
+
+def _settings_classes(hint: Any) -> list[type]:
+    return [choice for choice in _choices(hint) if isinstance(choice, type) and dataclasses.is_dataclass(choice)]
 
 
 def _dataclass_from(cls: type, data: Mapping[str, Any], resolve: Resolve, where: str) -> Any:
@@ -106,7 +112,7 @@ def _scalar(hint: Any, data: Any, where: str) -> Any:
 def _fits(choice: Any, data: Any) -> bool:
     if isinstance(data, bool):
         return choice is bool
-    return isinstance(choice, type) and isinstance(data, choice) and not isinstance(data, Mapping)
+    return choice in (str, int, float) and isinstance(data, choice)
 
 
 def _hint_for(choices: tuple[Any, ...], data: Any) -> str:
@@ -139,23 +145,28 @@ def parse_value(text: str) -> Any:
 
 def set_path(settings: Any, path: str, text: str, resolve: Resolve) -> Any:
     """The settings with the one at `path` replaced by what `text` says."""
-    return _replaced(settings, path.split("."), parse_value(text), resolve, "")
+    return _replaced(settings, type(settings), path.split("."), parse_value(text), resolve, "")
 
 
-def _replaced(settings: Any, path: list[str], value: Any, resolve: Resolve, where: str) -> Any:
+def _replaced(settings: Any, hint: Any, path: list[str], value: Any, resolve: Resolve, where: str) -> Any:
+    if not path:
+        return from_plain(hint, value, resolve, where)
     key, rest = path[0], path[1:]
     here = f"{where}.{key}".lstrip(".")
-    known = list(settings) if isinstance(settings, Mapping) else _field_names(settings, where)
-    if key not in known and not (isinstance(settings, Mapping) and not rest):
-        raise UserError(f"unknown setting {here}{nearest(key, known)}; known here: {', '.join(known)}")
     if isinstance(settings, Mapping):
-        new = _replaced(settings[key], rest, value, resolve, here) if rest else value
-        return {**settings, key: new}
-    if rest:
-        new = _replaced(getattr(settings, key), rest, value, resolve, here)
-    else:
-        new = from_plain(typing.get_type_hints(type(settings))[key], value, resolve, here)
+        item_hint = _item_hint(hint)
+        if key not in settings and (rest or item_hint is not Any):
+            raise UserError(_unknown(here, key, list(settings)))
+        return {**settings, key: _replaced(settings.get(key), item_hint, rest, value, resolve, here)}
+    known = _field_names(settings, where)
+    if key not in known:
+        raise UserError(_unknown(here, key, known))
+    new = _replaced(getattr(settings, key), typing.get_type_hints(type(settings))[key], rest, value, resolve, here)
     return dataclasses.replace(settings, **{key: new})
+
+
+def _unknown(where: str, key: str, known: list[str]) -> str:
+    return f"unknown setting {where}{nearest(key, known)}; known here: {', '.join(known)}"
 
 
 def _field_names(settings: Any, where: str) -> list[str]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from srl import runs
+from srl.experiment import only
 from srl.params import file as checkpoints
-from srl.runs import Run
 from srl.settings import trusting
 from srl.streams.base import Shapes
 from srl.tree import Spec, leaves, spec_of, tree_map, zeros
@@ -60,34 +60,34 @@ class Trained:
         return (_first_row(action) if single else action), reply["state"]
 
 
-def load(run: str | Path, which: str | None = None, *, trust: Sequence[str] = (), runs_folder: str = "runs") -> Trained:
-    """The policy of a run: its best evaluated weights where there are any, else its latest.
+def load(
+    run: str | Path,
+    which: str | None = None,
+    *,
+    policy: str | None = None,
+    trust: Sequence[str] = (),
+    runs_folder: str | Path = "runs",
+) -> Trained:
+    """A policy of a run: its best evaluated weights where there are any, else its latest.
 
     Args:
         run: The run folder, or its name within `runs_folder`.
         which: latest, best, or the name of a checkpoint.
+        policy: The policy's name, where the run has several.
         trust: Modules outside srl that the run's settings may be imported from.
         runs_folder: Where runs are looked up by name.
     """
-    return load_run(runs.find(Path(runs_folder), str(run)), which, trust=trust)
-
-
-def load_run(run: Run, which: str | None = None, *, trust: Sequence[str] = ()) -> Trained:
-    """The policy of a run that was found already."""
-    if which is None:
-        which = "best" if (run.checkpoints / "best").exists() else "latest"
-    checkpoint = checkpoints.load(run.checkpoints, which)
-    experiment = run.experiment(trusting(*trust))
-    spaces = {name: checkpoints.spec_from_plain(spec) for name, spec in checkpoint.meta["spaces"].items()}
-    model = experiment.policies[checkpoint.meta["policy"]].model
-    policy = model.build(spaces["obs"], spaces["action"], spaces["mask"], device="cpu", seed=0)
-    policy.module.load_state_dict(checkpoint.weights())
-    weights = {name: spec_of(tensor.numpy()) for name, tensor in policy.module.state_dict().items()}
-    return Trained(
-        policy,
-        Shapes(**spaces, state=policy.state, extras=policy.extras, noise=policy.noise, params=weights),
-        checkpoint.meta,
-    )
+    found = runs.find(Path(runs_folder), str(run))
+    experiment = found.experiment(trusting(*trust))
+    name = policy or only(experiment.policies)[0]
+    folder = found.checkpoints(name)
+    checkpoint = checkpoints.load(folder, which or ("best" if (folder / "best").exists() else "latest"))
+    spaces = {key: checkpoints.spec_from_plain(spec) for key, spec in checkpoint.meta["spaces"].items()}
+    built = experiment.policies[name].model.build(**{f"{key}_spec": spec for key, spec in spaces.items()})
+    built.module.load_state_dict(checkpoint.weights())
+    weights = {key: spec_of(tensor.numpy()) for key, tensor in built.module.state_dict().items()}
+    shapes = Shapes(**spaces, state=built.state, extras=built.extras, noise=built.noise, params=weights)
+    return Trained(built, shapes, checkpoint.meta)
 
 
 def _as_tree(value: Any, spec: Any) -> Any:
@@ -111,13 +111,14 @@ def _as_value(tree: Any, spec: Any) -> Any:
     return np.clip(tree, *_bounds(spec)) if spec.kind == "box" else tree
 
 
-def _bounds(spec: Spec) -> tuple[Any, Any]:
-    return tuple(
-        np.reshape(bound, spec.shape) if isinstance(bound, tuple) else bound for bound in (spec.low, spec.high)
-    )  # type: ignore[return-value]
+def _bounds(spec: Spec) -> list[Any]:
+    shaped = [np.reshape(b, spec.shape) if isinstance(b, tuple) else b for b in (spec.low, spec.high)]
+    return [np.asarray(bound, spec.dtype) for bound in shaped]
 
 
 def _first_row(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_first_row(part) for part in value)
-    return tree_map(lambda leaf: leaf[0], value) if isinstance(value, dict) else value[0]
+    if isinstance(value, dict):
+        return {key: _first_row(part) for key, part in value.items()}
+    return value[0]

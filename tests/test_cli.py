@@ -80,7 +80,7 @@ def test_eval_and_play(folder: Path) -> None:
 def test_the_run_folder_holds_what_it_promises(folder: Path) -> None:
     names = {path.name.partition(".")[0] for path in (folder / "runs" / "one").iterdir()}
     assert names == {"experiment", "command", "system", "metrics", "summary", "events", "logs", "checkpoints"}
-    assert {path.name for path in (folder / "runs" / "one" / "checkpoints").iterdir()} >= {"latest", "best"}
+    assert {path.name for path in (folder / "runs" / "one" / "checkpoints" / "main").iterdir()} >= {"latest", "best"}
 
 
 def test_quiet_says_nothing(tmp_path: Path) -> None:

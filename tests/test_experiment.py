@@ -46,7 +46,7 @@ OTHER = dataclasses.replace(ACTORS, envs=ACTORS.envs + 1)
         ({"trainers": {"t": dataclasses.replace(TRAINERS, policy="mian")}}, "'main', which no trainers publish"),
         ({"trainers": {"t": dataclasses.replace(TRAINERS, train="mian")}}, "'mian'.*did you mean 'main'"),
         ({"streams": {"main": Train(), "unused": Train()}}, "'unused' must have exactly one"),
-        ({"trainers": {"t": TRAINERS, "u": TRAINERS}}, "exactly one"),
+        ({"trainers": {"t": TRAINERS, "u": TRAINERS}}, "one writer"),
         ({"policies": {"main": POLICIES, "unused": POLICIES}}, "unused"),
     ],
 )

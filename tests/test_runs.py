@@ -21,7 +21,7 @@ def test_a_new_run_says_what_will_run(tmp_path):
     run = create(tmp_path / "deep" / "runs", experiment=ppo(seed=7, memory="lstm"))
     assert run.name.startswith("ppo__CartPole-v1__7__")
     assert run.logs.is_dir()
-    assert run.checkpoints.is_dir()
+    assert run.checkpoints("main").parent.parent == run.path
     assert run.experiment(trusting()) == ppo(seed=7, memory="lstm")
     assert (run.path / "command.txt").read_text() == "srl train ppo --env 'a b'\n"
     assert json.loads((run.path / "system.json").read_text())["packages"]["torch"]

@@ -139,7 +139,7 @@ def test_only_legal_actions_are_taken(trained):
 
 def test_the_weights_loaded_are_those_of_the_checkpoint(trained):
     path = trained("bounds")
-    for which in ("latest", *(p.name for p in (path / "checkpoints").glob("step_*"))):
+    for which in ("latest", *(p.name for p in (path / "checkpoints" / "main").glob("step_*"))):
         policy = srl.load(path, which)
         assert checkpoints.sha256_of(policy.policy.module.state_dict()) == policy.meta["weights_sha256"]
     assert srl.load("bounds", runs_folder=str(path.parent)).meta["steps"] == 64
@@ -147,9 +147,9 @@ def test_the_weights_loaded_are_those_of_the_checkpoint(trained):
 
 def test_the_best_is_preferred_where_there_is_one(trained):
     path = trained("masked")
-    latest = checkpoints.load(path / "checkpoints", "latest")
+    latest = checkpoints.load(path / "checkpoints" / "main", "latest")
     meta = {**latest.meta, "steps": 1}
-    checkpoints.save(path / "checkpoints", latest.weights(), meta, None, "best")
+    checkpoints.save(path / "checkpoints" / "main", latest.weights(), meta, None, "best")
     assert srl.load(path).meta["steps"] == 1
     assert srl.load(path, "latest").meta["steps"] == latest.meta["steps"] > 1
 

@@ -6,6 +6,7 @@ This is the one place where environments, models, algorithms, streams and worker
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,7 @@ class Builder:
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
         progress = Progress()
         if self._resume:
-            checkpoint = checkpoints.load(self._folder / "checkpoints", "latest")
+            checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
             training = checkpoint.training()
             policy.module.load_state_dict(checkpoint.weights())
             learner.load_state_dict(training["learner"])
@@ -160,9 +161,17 @@ class Builder:
         spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
         digest = checkpoints.sha256_of(weights)
         meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
-        checkpoints.save(self._folder / "checkpoints", weights, meta, training, link)
-        checkpoints.prune(self._folder / "checkpoints", self._experiment.keep)
+        checkpoints.save(self._checkpoints(name), weights, meta, training, link)
+        checkpoints.prune(self._checkpoints(name), self._experiment.keep)
         return digest
+
+    def _checkpoints(self, policy: str) -> Path:
+        return self._folder / "checkpoints" / policy
+
+    def _best_reward(self, policy: str) -> float:
+        """The reward of the best weights that are kept, when a run goes on."""
+        folder = self._checkpoints(policy)
+        return checkpoints.load(folder, "best").meta["mean_reward"] if (folder / "best").exists() else -math.inf
 
     def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
         name = task.group
@@ -243,5 +252,6 @@ class Builder:
             episodes=actors.evaluate.episodes,
             explore=actors.explore,
             seed=seed_of(self._experiment, "evaluate", task.group, task.index),
+            best=self._best_reward(actors.policy),
             save_best=save_best,
         )

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from srl.tree import Spec, leaves
 
 FORMAT = 1
 """Version of what a checkpoint folder holds."""
+BEST = "_best"
+"""Ends the name of a checkpoint that only acts: the best that was evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,10 @@ def sha256_of(weights: dict[str, torch.Tensor]) -> str:
 def save(
     folder: Path, weights: dict[str, torch.Tensor], meta: dict[str, Any], training: dict[str, Any] | None, link: str
 ) -> Path:
-    """Write a checkpoint and point `link` (latest or best) to it."""
+    """Write a checkpoint and point `link` (latest or best) to it; each link has one writer at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"step_{meta['steps']:012d}" + ("" if training is not None else f"_{link}")
-    partial = folder / f".{name}.{os.getpid()}"
+    final = _free_name(folder, f"step_{meta['steps']:012d}" + ("" if training is not None else BEST))
+    partial = folder / f".{link}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
@@ -69,10 +72,8 @@ def save(
     (partial / "meta.json").write_bytes(msgspec.json.encode({"format": FORMAT, **meta}))
     for path in partial.iterdir():
         _sync(path)
-    final = folder / name
-    shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    _point(folder / link, name)
+    _point(folder / link, final.name)
     _sync(folder)
     return final
 
@@ -85,24 +86,34 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
+def _free_name(folder: Path, name: str) -> Path:
+    """A name that no checkpoint has: what a link points to is never touched, not even by a second save of one step."""
+    names = chain([name], (f"{name}.{again}" for again in count(1)))
+    return next(path for path in map(folder.joinpath, names) if not path.exists())
+
+
 def _point(link: Path, name: str) -> None:
-    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh = link.with_name(f".{link.name}.link")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(name)
     fresh.replace(link)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove the oldest checkpoints; what `latest` and `best` point to stays."""
+    """Remove all but the newest checkpoints and the newest best; what `latest` and `best` point to stays."""
     linked = {(folder / link).resolve() for link in ("latest", "best")}
-    for path in sorted(folder.glob("step_*"))[:-keep]:
+    paths = sorted(folder.glob("step_*"))
+    bests = [path for path in paths if BEST in path.name]
+    others = [path for path in paths if BEST not in path.name]
+    for path in [*others[:-keep], *bests[:-1]]:
         if path.resolve() not in linked:
-            shutil.rmtree(path)
+            # Whoever prunes at the same time may be quicker.
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path, which: str) -> Checkpoint:
     """The checkpoint of a run that `which` names: latest, best, or a folder's name."""
-    path = folder / which
+    path = (folder / which).resolve()
     try:
         meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
@@ -112,7 +123,7 @@ def load(folder: Path, which: str) -> Checkpoint:
         raise UserError(f"{path / 'meta.json'} is damaged: {error}") from error
     if meta.get("format") != FORMAT:
         raise UserError(f"{path} has format {meta.get('format')}, and this version of srl reads {FORMAT}")
-    return Checkpoint(path.resolve(), meta)
+    return Checkpoint(path, meta)
 
 
 def spec_to_plain(spec: Any) -> Any:

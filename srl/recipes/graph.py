@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from srl.errors import UserError
 from srl.experiment import Actors, Algorithm, Evaluate, Experiment, Model, Policies, Stop, Train, Trainers
-from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto
+from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto, PopArt
 
 Source = str | Callable[..., Any]
 Act = Literal["inline", "shm"]
@@ -48,6 +48,7 @@ def _model(p: dict[str, Any]) -> Model:
         encoder=Auto(vector=MLP(hidden=p["hidden"])),
         memory=memories[p["memory"]],
         normalise_obs=p["normalise"],
+        popart=PopArt() if p.get("popart") else None,
     )
 
 

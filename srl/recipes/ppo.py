@@ -20,6 +20,7 @@ DEFAULTS = {
     "epochs": 4,
     "minibatches": 4,
     "normalise": False,
+    "popart": False,
     "hidden": (64, 64),
     "memory": "none",
 }
@@ -50,6 +51,7 @@ def ppo(
     epochs: int | None = None,
     minibatches: int | None = None,
     normalise: bool | None = None,
+    popart: bool | None = None,
     hidden: tuple[int, ...] | None = None,
     memory: Memory | None = None,
 ) -> Experiment:
@@ -81,6 +83,7 @@ def ppo(
         epochs: passes over each batch [4]
         minibatches: parts of each pass [4]
         normalise: bring observations and rewards to a common scale [no]
+        popart: let the value head follow the scale of returns [no]
         hidden: widths of the hidden layers [64,64]
         memory: recurrence: none, lstm, gru [none]
     """

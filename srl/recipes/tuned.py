@@ -19,7 +19,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "LunarLander-v3": {
             "steps": 1_500_000,
-            "stop_at_reward": 230.0,
+            "stop_at_reward": 250.0,
             "envs": 16,
             "rollout": 512,
             "learning_rate": 1e-3,
@@ -30,12 +30,12 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "Pendulum-v1": {
             "steps": 500_000,
-            "stop_at_reward": -165.0,
             "envs": 16,
             "rollout": 256,
             "learning_rate": 1e-3,
             "anneal": True,
-            "gamma": 0.9,
+            "gamma": 0.95,
+            "popart": True,
             "entropy": 0.0,
             "epochs": 10,
             "minibatches": 16,

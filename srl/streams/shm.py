@@ -184,10 +184,11 @@ class ShmProducer:
 class ShmConsumer:
     """A trainer's end of a train stream: it grants credits, and takes batches that are never too old.
 
-    At version v exactly (max_lag + 1) x batch credits are under way or used up. Those granted at version v - max_lag
-    are due now: the batch holds all of them (`late="wait"`), or leaves out what comes too old (`late="drop"`), and is
-    filled with the oldest others. A credit goes to the lane that has fewest, then to the one served longest ago: fast
-    lanes get more, and a synchronous run always the same.
+    At version v exactly (max_lag + 1) x batch credits are not yet learned from; one granted at version g must be by
+    version g + max_lag. With `late="wait"` a batch of the oldest full segments is taken only if all that would be left,
+    full or not, can still be taken in time; otherwise the trainer waits for the older ones. With `late="drop"` it never
+    waits for those: what comes too old is left out. A credit goes to the lane that has fewest, then to the one served
+    longest ago: fast lanes get more, and a synchronous run always the same.
     """
 
     def __init__(
@@ -232,12 +233,18 @@ class ShmConsumer:
     def take(self, version: int) -> list[Slot] | None:
         """A batch for the update of this version, oldest ticket first; None while segments are missing."""
         self._receive(version)
-        due = version - self._max_lag
-        if self._late == "wait" and any(slot.oldest <= due for slot in self._out.values()):
-            return None
         if len(self._ready) < self._batch:
             return None
-        return [self._ready.pop(ticket) for ticket in sorted(self._ready)[: self._batch]]
+        chosen = sorted(self._ready)[: self._batch]
+        if self._late == "wait" and not self._leaves_in_time(chosen, version):
+            return None
+        return [self._ready.pop(ticket) for ticket in chosen]
+
+    def _leaves_in_time(self, chosen: Sequence[int], version: int) -> bool:
+        """Whether all that is not chosen can be learned from before it is too old, the oldest first."""
+        left = sorted((self._out | self._ready).keys() - set(chosen))
+        slots = [self._out.get(ticket) or self._ready[ticket] for ticket in left]
+        return all(version + 1 + at // self._batch <= slot.oldest + self._max_lag for at, slot in enumerate(slots))
 
     def _receive(self, version: int) -> None:
         for _, ticket in self._full.take():

@@ -94,6 +94,7 @@ class Evaluator:
         episodes: int,
         explore: bool,
         seed: int,
+        best: float,
         save_best: Callable[[dict[str, Any]], None],
     ) -> None:
         self.clock = Clock()
@@ -106,7 +107,7 @@ class Evaluator:
         self._explore = explore
         self._seed = seed
         self._save_best = save_best
-        self._best = -np.inf
+        self._best = best
         self._asked = False
         self._played = Episodes(envs.size, episodes)
         self._steps: Any = None
@@ -115,7 +116,6 @@ class Evaluator:
         """Evaluate, as soon as the evaluation under way is over."""
         if message["do"] != "evaluate":
             raise ValueError(f"an evaluator does not know how to {message['do']}")
-        self._best = max(self._best, message.get("best", -np.inf))
         self._asked = True
 
     def step(self) -> bool:

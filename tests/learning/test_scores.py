@@ -20,7 +20,7 @@ def reached(experiment: Experiment, folder: Path, launcher: str = "local") -> di
 
 def evaluated(folder: Path) -> float:
     """The mean reward that the trained policy gets in fresh episodes, most likely actions only."""
-    options = play.Options(episodes=20, seed=12345)
+    options = play.Options(episodes=100, seed=12345)
     return play.evaluation(runs.find(folder, "latest"), options).mean
 
 

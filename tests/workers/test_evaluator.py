@@ -1,5 +1,6 @@
 """Evaluation plays whole episodes, a share for each row, and does not prefer short ones."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -75,14 +76,20 @@ class Biased(Scripted):
 
 
 @pytest.fixture
-def bench():
+def best():
+    """The best mean reward so far."""
+    return -math.inf
+
+
+@pytest.fixture
+def bench(best):
     """An evaluator, what publishes its weights, what it said, and what it saved."""
     module = torch.nn.Linear(1, 1, bias=False)
     spec = {name: spec_of(tensor.numpy()) for name, tensor in module.state_dict().items()}
     memory, link, saved = Memory(params_bytes(spec)), Link(), []
     publisher, reader = Publisher(spec, memory), Reader(spec, memory, module)
     envs = make(partial(Counting, lengths=(2,)), 2)
-    options = {"episodes": 4, "explore": False, "seed": 1, "save_best": saved.append}
+    options = {"episodes": 4, "explore": False, "seed": 1, "best": best, "save_best": saved.append}
     evaluator = Evaluator(Biased(module), reader, envs, SHAPES, link, **options)
 
     def publish(version, weight):
@@ -135,12 +142,11 @@ def test_weights_do_not_change_during_an_evaluation(bench):
     assert [(m["version"], m["mean_reward"]) for m in sent] == [(1, 3.0), (2, 203.0)]
 
 
+@pytest.mark.parametrize("best", [100.0])
 def test_what_was_best_before_a_resume_stays_best(bench):
     evaluator, publish, sent, saved = bench
     publish(1, 0)
-    evaluator.command({"do": "evaluate", "best": 100.0})
-    while evaluator.step():
-        pass
+    evaluate(evaluator)
     assert (sent[0]["best"], saved) == (False, [])
 
 

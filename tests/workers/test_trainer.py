@@ -163,7 +163,7 @@ def test_a_run_stops_by_whatever_holds_first(bench, tmp_path, stop, reason):
     message = one.finished()
     assert reason in message["reason"]
     assert message["summary"]["steps"] == one.trainer.progress.steps
-    checkpoint = checkpoints.load(tmp_path / "checkpoints", "latest")
+    checkpoint = checkpoints.load(tmp_path / "checkpoints" / "main", "latest")
     assert checkpoint.meta["steps"] == one.trainer.progress.steps
     assert message["summary"]["weights_sha256"] == checkpoints.sha256_of(checkpoint.weights())
     one.act()
@@ -185,7 +185,7 @@ def test_a_trainer_that_is_told_to_finishes_once(bench, tmp_path):
     for _ in range(2):
         one.trainer.command({"do": "finish", "reason": "interrupted"})
     assert one.finished()["reason"] == "interrupted"
-    assert checkpoints.load(tmp_path / "checkpoints", "latest").meta["steps"] == 0
+    assert checkpoints.load(tmp_path / "checkpoints" / "main", "latest").meta["steps"] == 0
     with pytest.raises(ValueError, match="dance"):
         one.trainer.command({"do": "dance"})
 
@@ -193,7 +193,7 @@ def test_a_trainer_that_is_told_to_finishes_once(bench, tmp_path):
 def test_checkpoints_are_written_on_the_way_and_the_newest_kept(bench, tmp_path):
     one = bench(replace(counting(), checkpoint_every=20, keep=2))
     one.update(12)
-    assert len(list((tmp_path / "checkpoints").glob("step_*"))) == 2
+    assert len(list((tmp_path / "checkpoints" / "main").glob("step_*"))) == 2
     assert not one.link.of("finished")
 
 
