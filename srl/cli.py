@@ -17,7 +17,7 @@ from srl import flags
 from srl.errors import UserError, nearest
 from srl.experiment import Experiment
 from srl.recipes import BUILT_IN
-from srl.settings import set_path, trusting
+from srl.settings import demand_trust, outside, set_path, trusting
 
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 130
 DESCRIPTIONS = {
@@ -34,6 +34,9 @@ DESCRIPTIONS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it ended."""
     words = list(sys.argv[1:] if words is None else words)
+    # As with `python -m`: what lies in this folder can be named.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         return _dispatch(words)
     except UserError as error:
@@ -76,7 +79,11 @@ def _runs_flag(parser: flags.Parser) -> None:
 
 def _trust_flag(parser: flags.Parser) -> None:
     parser.add_argument(
-        "--trust", action="append", default=[], metavar="MODULE", help="a module outside srl that the run may import"
+        "--trust",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="MODULE,...",
+        help="modules outside srl that the run may import",
     )
 
 
@@ -136,7 +143,7 @@ def _train(words: list[str]) -> int:
             command=["srl", "train", *words],
         )
 
-    return _run(run, options.quiet)
+    return _run(run, experiment, options.quiet)
 
 
 def _resume(words: list[str]) -> int:
@@ -153,13 +160,18 @@ def _resume(words: list[str]) -> int:
     from srl import control, runs
 
     run = runs.find(options.runs, options.run)
-    experiment = run.experiment(trusting(*options.trust))
+    experiment = run.experiment(*options.trust)
+    demand_trust(experiment, *options.trust)
     if options.steps:
         experiment = set_path(experiment, "stop.steps", str(options.steps), trusting())
-    return _run(lambda: control.resume(run, experiment, launcher=options.launcher, quiet=options.quiet), options.quiet)
+    return _run(
+        lambda: control.resume(run, experiment, launcher=options.launcher, quiet=options.quiet),
+        experiment,
+        options.quiet,
+    )
 
 
-def _run(start: Callable[[], Any], quiet: bool) -> int:
+def _run(start: Callable[[], Any], experiment: Experiment, quiet: bool) -> int:
     """Train, and say how it ended; a worker's traceback is printed last but for the cause in one line."""
     from srl.launchers.base import WorkerFailed
 
@@ -170,9 +182,11 @@ def _run(start: Callable[[], Any], quiet: bool) -> int:
         print(f"srl: {failure}", file=sys.stderr)
         return FAILED
     if not quiet:
+        modules = ",".join(outside(experiment))
+        trust = f" --trust {modules}" if modules else ""
         print(f"run folder {result.path}")
-        print(f"next: srl eval {result.path}")
-        print(f"      srl play {result.path}")
+        print(f"next: srl eval {result.path}{trust}")
+        print(f"      srl play {result.path}{trust}")
         print(f"      tensorboard --logdir {result.path.parent}")
     return 0
 

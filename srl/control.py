@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from srl import runs
 from srl.console import Console, View, summary_lines
+from srl.envs.base import name_of_env
+from srl.errors import UserError
 from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
 from srl.launchers.plan import Task, tasks_of
@@ -57,7 +59,7 @@ def train(
     console = Console(quiet)
     with _launched(launcher) as launched:
         shapes = launched.describe(experiment)
-        env = str(only(experiment.actors)[1].env)
+        env = name_of_env(only(experiment.actors)[1].env)
         run = runs.create(Path(runs_folder), experiment, env, name, command or sys.argv)
         return Control(experiment, launched, run, console).run(shapes)
 
@@ -202,6 +204,8 @@ class Control:
             self._reason = message["reason"]
         elif kind == "exit":
             raise WorkerFailed(f"{event.task.name} {_say_exit(message['status'])}{self._log_hint(event.task)}")
+        elif kind == "user_error":
+            raise UserError(f"{event.task.name}: {message['error']}")
         else:
             raise WorkerFailed(f"{event.task.name}: {message['error']}", message["traceback"])
 
@@ -278,7 +282,7 @@ class Control:
 def _title(experiment: Experiment) -> str:
     actors = only(experiment.actors)[1]
     size = f"{actors.count} x {actors.ring} x {actors.envs} environments"
-    return f"{experiment.name} on {actors.env}, seed {experiment.seed}: {size}"
+    return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}"
 
 
 def _crosses(before: int, after: int, evaluate: Any) -> bool:

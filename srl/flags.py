@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import os
 import re
 import sys
 import types
@@ -64,8 +63,6 @@ def find_recipe(name: str) -> Recipe:
         raise UserError(
             f"no recipe {name!r}{nearest(name, BUILT_IN)}; there are {', '.join(BUILT_IN)}, or module:function"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
@@ -100,7 +97,7 @@ def add_parameters(parser: argparse.ArgumentParser, recipe: Recipe) -> None:
     for name, parameter in inspect.signature(recipe).parameters.items():
         flag = "--" + name.replace("_", "-")
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(helps, parameter)}
-        kind = hints.get(name, str)
+        kind = hints.get(name, type(parameter.default) if isinstance(parameter.default, int | float) else str)
         if bool in _choices(kind):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:

@@ -28,12 +28,23 @@ class Clock:
         self._last = time.perf_counter()
         self._cpu = time.process_time()
         self._phases: dict[str, float] = {}
+        self._paused = self._last, self._cpu
 
     def lap(self, phase: str) -> None:
         """Charge the time since the last lap to a phase."""
         now = time.perf_counter()
         self._phases[phase] = self._phases.get(phase, 0.0) + now - self._last
         self._last = now
+
+    def pause(self) -> None:
+        """Others use the thread from now on."""
+        self._paused = time.perf_counter(), time.process_time()
+
+    def go_on(self) -> None:
+        """The thread is this worker's again; what passed since the pause is not its time."""
+        wall, cpu = self._paused
+        self._last += time.perf_counter() - wall
+        self._cpu += time.process_time() - cpu
 
     def collect(self) -> dict[str, Any]:
         """Seconds by phase since the last collection, and the processor seconds of this process."""
@@ -79,6 +90,8 @@ class Meter:
         trainer, actor, policy = self.shares("trainer"), self.shares("actor"), self.shares("policy")
         if not trainer or not actor:
             return "starting"
+        if not any(phase.startswith("wait") for shares in (trainer, actor, policy) for phase in shares):
+            return self._bound_in_turn()
         idle = trainer.get("wait-data", 0.0)
         acting = 1.0 - actor.get("wait-credit", 0.0)
         if idle < 0.2:
@@ -90,6 +103,18 @@ class Meter:
                 "to go faster: --max-lag 1 lets actors run ahead"
             )
         return self._bound_of_acting(actor, policy)
+
+    def _bound_in_turn(self) -> str:
+        """In one thread nobody waits; what takes most of it bounds the run."""
+        acting = [self._phases[kind].get("act", 0.0) for kind in ("actor", "policy") if kind in self._phases]
+        spent = {
+            "training": sum(self._phases["trainer"].values()),
+            "environments": self._phases["actor"].get("env", 0.0),
+            "inference": sum(acting),
+        }
+        name = max(spent, key=lambda key: spent[key])
+        total = sum(sum(phases.values()) for phases in self._phases.values())
+        return f"one thread does all in turn, {spent[name] / total:.0%} of it {name}; to go faster: --launcher local"
 
     def _bound_of_acting(self, actor: dict[str, float], policy: dict[str, float]) -> str:
         env = actor.get("env", 0.0)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from srl.envs.base import EnvBatch, make
 from srl.errors import UserError
 from srl.experiment import Actors, only
 from srl.runs import Run
-from srl.settings import trusting
+from srl.settings import demand_trust
 from srl.trained import Trained, load
 from srl.workers.evaluator import Episodes, play, steps_of
 
@@ -95,7 +96,10 @@ def record(run: Run, options: Options, path: Path) -> int:
 
 
 def _loaded(run: Run, options: Options) -> tuple[Trained, Actors]:
-    actors = only(run.experiment(trusting(*options.trust)).actors)[1]
+    # The batches are small: more threads would only wait for each other.
+    torch.set_num_threads(1)
+    actors = only(run.experiment(*options.trust).actors)[1]
+    demand_trust(actors, *options.trust)
     return load(run.path, options.checkpoint, policy=actors.policy, trust=options.trust), actors
 
 

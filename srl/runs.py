@@ -21,7 +21,7 @@ import msgspec
 
 from srl.errors import UserError, nearest
 from srl.experiment import Experiment
-from srl.settings import Resolve, from_yaml, to_yaml
+from srl.settings import from_yaml, to_yaml
 
 PACKAGES = ("srl", "torch", "numpy", "gymnasium", "msgspec", "safetensors")
 
@@ -62,9 +62,9 @@ class Run:
         """Replace the summary."""
         write_atomically(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2))
 
-    def experiment(self, resolve: Resolve) -> Experiment:
-        """The experiment as it ran."""
-        return from_yaml(Experiment, (self.path / "experiment.yaml").read_text(), resolve)
+    def experiment(self, *trusted: str) -> Experiment:
+        """The experiment as it ran; modules outside srl that it names must be trusted."""
+        return from_yaml(Experiment, (self.path / "experiment.yaml").read_text(), *trusted)
 
 
 def create(folder: Path, experiment: Experiment, env: str, name: str | None, command: Sequence[str]) -> Run:

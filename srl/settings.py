@@ -15,6 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -24,6 +25,7 @@ from srl.errors import UserError, nearest
 Resolve = Callable[[str], type]
 """Turns "module:Class" into the class, or raises UserError."""
 
+_IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w./<>-]*")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -41,8 +43,12 @@ def to_plain(value: Any, hint: Any = Any) -> Any:
 
 
 def import_string(thing: Any) -> str:
-    """Where a class or function can be imported from, as "module:name"."""
-    return f"{thing.__module__}:{thing.__qualname__}" if hasattr(thing, "__qualname__") else repr(thing)
+    """Where a class or function can be imported from, as "module:name"; a script's own as those of its file."""
+    if not hasattr(thing, "__qualname__"):
+        return repr(thing)
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    module = Path(script).stem if thing.__module__ == "__main__" and script else thing.__module__
+    return f"{module}:{thing.__qualname__}"
 
 
 def from_plain(hint: Any, data: Any, resolve: Resolve, where: str = "") -> Any:
@@ -180,9 +186,7 @@ def trusting(*modules: str) -> Resolve:
 
     def resolve(target: str) -> type:
         module, _, name = target.partition(":")
-        root = module.partition(".")[0]
-        if root != "srl" and module not in sys.modules and root not in modules and module not in modules:
-            raise UserError(f"{target!r} is not part of srl; if you trust it, allow it with --trust {root}")
+        _demand_trust(module, target, modules)
         try:
             found: Any = importlib.import_module(module)
             for part in name.split("."):
@@ -196,17 +200,43 @@ def trusting(*modules: str) -> Resolve:
     return resolve
 
 
+def _demand_trust(module: str, target: str, trusted: tuple[str, ...]) -> None:
+    root = module.partition(".")[0]
+    if root not in ("srl", *trusted) and module not in trusted and module not in sys.modules:
+        raise UserError(f"{target!r} is not part of srl; if you trust it, allow it with --trust {root}")
+
+
+def demand_trust(settings: Any, *trusted: str) -> None:
+    """Refuse settings whose names, when they are used, would import what is not part of srl and not trusted."""
+    for name in _import_strings(to_plain(settings)):
+        _demand_trust(name.partition(":")[0], name, trusted)
+
+
+def outside(settings: Any) -> list[str]:
+    """The packages outside srl that settings name, as in "package.module:name"."""
+    modules = {name.partition(":")[0].partition(".")[0] for name in _import_strings(to_plain(settings, type(settings)))}
+    return sorted(modules - {"srl"})
+
+
+def _import_strings(plain: Any) -> list[str]:
+    if isinstance(plain, Mapping):
+        return [name for item in plain.values() for name in _import_strings(item)]
+    if isinstance(plain, list):
+        return [name for item in plain for name in _import_strings(item)]
+    return [plain] if isinstance(plain, str) and _IMPORT.fullmatch(plain) else []
+
+
 def to_yaml(settings: Any) -> str:
     """The settings as YAML, in the order of their fields."""
     return yaml.safe_dump(to_plain(settings, type(settings)), sort_keys=False, width=100)
 
 
-def from_yaml(cls: type, text: str, resolve: Resolve) -> Any:
-    """The settings that YAML describes."""
+def from_yaml(cls: type, text: str, *trusted: str) -> Any:
+    """The settings that YAML describes, of classes that are part of srl, imported already, or trusted."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise UserError(f"expected settings of {cls.__name__}, found {type(data).__name__}")
-    return from_plain(cls, data, resolve)
+    return from_plain(cls, data, trusting(*trusted))

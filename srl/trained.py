@@ -19,7 +19,7 @@ import numpy as np
 from srl import runs
 from srl.experiment import only
 from srl.params import file as checkpoints
-from srl.settings import trusting
+from srl.settings import demand_trust
 from srl.streams.base import Shapes
 from srl.tree import Spec, leaves, spec_of, tree_map, zeros
 
@@ -78,12 +78,14 @@ def load(
         runs_folder: Where runs are looked up by name.
     """
     found = runs.find(Path(runs_folder), str(run))
-    experiment = found.experiment(trusting(*trust))
+    experiment = found.experiment(*trust)
     name = policy or only(experiment.policies)[0]
     folder = found.checkpoints(name)
     checkpoint = checkpoints.load(folder, which or ("best" if (folder / "best").exists() else "latest"))
     spaces = {key: checkpoints.spec_from_plain(spec) for key, spec in checkpoint.meta["spaces"].items()}
-    built = experiment.policies[name].model.build(**{f"{key}_spec": spec for key, spec in spaces.items()})
+    model = experiment.policies[name].model
+    demand_trust(model, *trust)
+    built = model.build(**{f"{key}_spec": spec for key, spec in spaces.items()})
     built.module.load_state_dict(checkpoint.weights())
     weights = {key: spec_of(tensor.numpy()) for key, tensor in built.module.state_dict().items()}
     shapes = Shapes(**spaces, state=built.state, extras=built.extras, noise=built.noise, params=weights)

@@ -127,7 +127,7 @@ def recipe(width: int = 16, *, steps: int = 12_000) -> Experiment:
     )
 ''',
 }
-MINE = ("--trust", "my_encoder", "--trust", "my_algorithm")
+MINE = ("--trust", "my_env,my_encoder,my_algorithm")
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

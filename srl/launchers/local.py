@@ -68,7 +68,7 @@ class LocalLauncher:
         self._nursery.send_bytes(cloudpickle.dumps({"do": "describe", "experiment": experiment}))
         try:
             answer: dict[str, Any] = cloudpickle.loads(self._nursery.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):
             raise WorkerFailed("the process that starts workers died while it looked at the environment") from None
         if "user_error" in answer:
             raise UserError(answer["user_error"])

@@ -182,9 +182,11 @@ def _live(setting: dict[str, Any], task: Task, row: int, needs: list[Need], fds:
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
         print(text, file=sys.stderr, flush=True)
-        kind = "user_error" if isinstance(error, UserError) else "error"
+        told = {"kind": "error", "error": f"{type(error).__name__}: {error}", "traceback": text}
+        if isinstance(error, UserError):
+            told = {"kind": "user_error", "error": " ".join([str(error), *getattr(error, "__notes__", [])])}
         with contextlib.suppress(Closed):
-            line.send({"kind": kind, "error": f"{type(error).__name__}: {error}", "traceback": text})
+            line.send(told)
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -90,7 +90,11 @@ class SerialLauncher:
             torch.set_num_threads(self._threads[task])
         if self._links[task].inbox:
             turn.attend(time.monotonic())
-        return turn.step()
+        turn.worker.clock.go_on()
+        try:
+            return turn.step()
+        finally:
+            turn.worker.clock.pause()
 
     def _idle(self) -> None:
         if time.monotonic() - self._busy_at > STUCK_SECONDS:

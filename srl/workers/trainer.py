@@ -177,11 +177,18 @@ class Trainer:
         batch = self._load(slots)
         progress = min(1.0, self.progress.steps / self._stop.steps) if self._stop.steps else 0.0
         self.progress.steps += int(batch["valid"].sum())
-        self._stats = self._learner.step(batch, progress)
+        self._stats = self._numbers(self._learner.step(batch, progress))
         self.clock.lap("train")
         self._advance_version()
         self._after_update(before)
         return True
+
+    def _numbers(self, stats: Any) -> dict[str, float]:
+        try:
+            return {str(name): float(value) for name, value in stats.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            learner = type(self._learner).__name__
+            raise TypeError(f"{learner}.step must return numbers by name, not {stats!r}") from error
 
     def _load(self, slots: Sequence[Slot]) -> dict[str, Any]:
         if self._batch is None:
