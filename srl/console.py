@@ -143,7 +143,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"{summary['status']}: {summary['reason']}",
         "no episode ended" if reward is None else f"mean reward {reward:.1f} over the last 100 episodes",
-        f"{summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s: {summary.get('fps', 0):,.0f} steps/s",
+        f"{summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s: {summary.get('fps') or 0:,.0f} steps/s",
     ]
     if "bound" in summary:
         lines.append(summary["bound"])

@@ -273,6 +273,7 @@ class Control:
             "ep_rew_mean": view.reward,
             "best_ep_rew_mean": view.best,
             "version": view.version,
+            **dict.fromkeys(("frames", "fps", "lag_mean", "lag_max", "weights_sha256")),
         }
 
     def _log_hint(self, task: Task) -> str:
