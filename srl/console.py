@@ -19,6 +19,8 @@ from rich.text import Text
 
 LINE_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
+CURVE_POINTS = 400
+"""Points kept of the curve that is shown."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -40,6 +42,12 @@ class View:
     evaluation: float | None = None
     bound: str = "starting"
     curve: list[float] = field(default_factory=list[float])
+
+    def add_to_curve(self, reward: float) -> None:
+        """One more point; a long curve is thinned out."""
+        self.curve.append(reward)
+        if len(self.curve) > CURVE_POINTS:
+            self.curve = self.curve[::2]
 
     @property
     def left(self) -> float | None:
@@ -140,10 +148,11 @@ def sparkline(values: list[float], width: int = 40) -> str:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """What a run reached, in words."""
     reward = summary.get("ep_rew_mean")
+    speed = f"{summary.get('fps') or 0:,.0f} steps/s"
     lines = [
         f"{summary['status']}: {summary['reason']}",
         "no episode ended" if reward is None else f"mean reward {reward:.1f} over the last 100 episodes",
-        f"{summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s: {summary.get('fps') or 0:,.0f} steps/s",
+        f"{summary.get('steps', 0):,} steps in {summary.get('seconds', 0):.1f} s: {speed}",
     ]
     if "bound" in summary:
         lines.append(summary["bound"])

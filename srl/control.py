@@ -131,10 +131,9 @@ class Control:
                 summary = self._close(status)
         for line in summary_lines(summary):
             self._console.say(line)
-        if self._signal == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
         if self._signal:
-            raise KeyboardInterrupt
+            self._console.say(f"go on with: srl resume {self._run.path}")
+            raise SystemExit(128 + signal.SIGTERM) if self._signal == signal.SIGTERM else KeyboardInterrupt
         return Result(self._run.path, summary)
 
     @contextlib.contextmanager
@@ -186,7 +185,8 @@ class Control:
             self._handle(event)
         for task, age in self._launcher.ages().items():
             if age > self._experiment.stall_seconds:
-                raise WorkerFailed(f"{task.name} has shown no sign of life for {age:.0f} s{self._log_hint(task)}")
+                silence = f"{task.name} has shown no sign of life for {age:.0f} s"
+                raise WorkerFailed(f"{silence}{self._log_hint(task)}; if its work takes so long, raise stall_seconds")
         self._view.bound = self._meter.bound()
         self._console.update(self._view)
 
@@ -218,7 +218,7 @@ class Control:
         view.reward = row.get("rollout/ep_rew_mean")
         view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
         if view.reward is not None:
-            view.curve.append(view.reward)
+            view.add_to_curve(view.reward)
         self._write({**row, "time/fps": round(view.fps, 1), **self._meter.row()})
         due = [
             task
