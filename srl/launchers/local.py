@@ -40,7 +40,7 @@ BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from srl.launchers.nursery import main
-main(int(sys.argv[2]))
+main(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
@@ -50,7 +50,8 @@ class LocalLauncher:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-        command = [sys.executable, "-c", BOOT, msgspec.json.encode(sys.path).decode(), str(theirs.fileno())]
+        path = msgspec.json.encode(sys.path).decode()
+        command = [sys.executable, "-c", BOOT, path, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             # A session of its own, so that Ctrl-C reaches control alone, which then ends the run in order.
             self._process = subprocess.Popen(

@@ -61,16 +61,19 @@ class Line:
         return [self._connection.fileno()]
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies."""
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, and go at once if it has died already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class Nursery:
     """Forks on control's word."""
 
     def __init__(self, fd: int) -> None:
+        self._pid = os.getpid()
         self._socket = socket.socket(fileno=fd)
         self._control = Connection(os.dup(fd))
         self._children: dict[int, Task] = {}
@@ -129,7 +132,7 @@ class Nursery:
         self._children[pid] = message["task"]
 
     def _become_child(self) -> None:
-        die_with_parent()
+        die_with(self._pid)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -205,9 +208,7 @@ def _redirect_output(run: Run, task: Task) -> None:
     faulthandler.enable()
 
 
-def main(fd: int) -> None:
-    """Serve whoever holds the other end of this socket."""
-    parent = os.getppid()
-    die_with_parent()
-    if os.getppid() == parent:
-        Nursery(fd).serve()
+def main(fd: int, control: int) -> None:
+    """Serve the process that started this one, over this socket."""
+    die_with(control)
+    Nursery(fd).serve()
