@@ -17,6 +17,7 @@ NEEDED = ("torch", "numpy", "gymnasium", "msgspec", "safetensors", "pyyaml", "cl
 OPTIONAL = {
     "imageio-ffmpeg": "recording videos: pip install 'srl[play]'",
     "pygame-ce": "windows and pictures of classic control: pip install 'srl[play]'",
+    "ale-py": "Atari games: pip install 'srl[atari]'",
     "box2d": "LunarLander and BipedalWalker: pip install 'srl[box2d]'",
 }
 FEW_DESCRIPTORS = 1024

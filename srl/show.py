@@ -36,13 +36,13 @@ def _known(experiment: Experiment, policy: str) -> Known:
     actors = next(group for group in experiment.actors.values() if group.policy == policy)
     envs = make(actors.env, 1, actors.env_kwargs)
     try:
-        obs, action, mask = envs.obs, envs.action, envs.mask
+        obs, action, mask, scored = envs.obs, envs.action, envs.mask, envs.scored
     finally:
         envs.close()
     said = _describe(experiment.policies[policy].model, obs, action, mask)
     # Bytes, because running statistics are wider than the rest.
     params = {} if said.weight_bytes is None else {"weights": Spec((said.weight_bytes,), "uint8")}
-    return Known(Shapes(obs, action, mask, said.state, said.extras, said.noise, params), said.weights)
+    return Known(Shapes(obs, action, mask, said.state, said.extras, said.noise, params, scored=scored), said.weights)
 
 
 def _describe(model: Any, obs: Any, action: Any, mask: Any) -> Outline:

@@ -7,8 +7,9 @@
     a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
                                                                     gymnasium VectorEnv or an EnvBatch
 
-An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. This
-module must not know who steps an EnvBatch, nor where the arrays it writes into lie.
+An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Ids of
+Atari games are those of ale-py; see envs/atari.py. This module must not know who steps an EnvBatch, nor where the
+arrays it writes into lie.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from srl.envs import atari
 from srl.envs.gym import GymBatch
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
@@ -52,6 +54,8 @@ class EnvBatch(Protocol):
     """One row of legal actions, when the environment says which are legal."""
     frames_per_step: int
     """How many frames of the world pass in one step."""
+    scored: bool
+    """Whether what is learned from is not what counts: then `step` also says what counts."""
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Start an episode in every row; writes out["obs"], and out["mask"] if there are masks."""
@@ -63,6 +67,9 @@ class EnvBatch(Protocol):
         A row whose episode has just ended shows its true final observation. The next step ignores that row's action
         and writes the first observation of its next episode, reward 0 and flags False. (Only a vector environment in
         SAME_STEP mode has already moved on by one step then, and gives that step's reward; see envs/vector.py.)
+
+        One that is `scored` writes two more arrays, by which episodes are counted and nothing is learned:
+        out["score"] [size] float32, the true reward, and out["game_over"] [size] bool, where an episode truly ends.
         """
         ...
 
@@ -104,6 +111,9 @@ def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mo
 
 
 def _make_registered(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> EnvBatch:
+    game = atari.options_of(spec)
+    if game is not None:
+        return atari.Atari(size, **{**game, **options})
     vector = _native_vector(spec, size, options, name)
     if vector is not None:
         return VectorBatch(vector, name)
@@ -184,9 +194,12 @@ def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
 
 
 def _registered(env_id: str, env: str) -> EnvSpec:
+    if env_id not in registry:
+        atari.register(env_id)
     spec = registry.get(env_id)
     if spec is None:
-        raise UserError(f"no environment {env!r} is registered with Gymnasium{nearest(env_id, registry)}")
+        hint = nearest(env_id, atari.without_unprepared(registry.values()))
+        raise UserError(f"no environment {env!r} is registered with Gymnasium{hint}")
     return spec
 
 

@@ -31,6 +31,7 @@ class GymBatch:
     """Single Gymnasium environments stepped one after another."""
 
     frames_per_step = 1
+    scored = False
 
     def __init__(self, build: Callable[[], gymnasium.Env[Any, Any]], size: int, name: str) -> None:
         self.size = size

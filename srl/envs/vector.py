@@ -37,6 +37,7 @@ class VectorBatch:
     """A vector environment, its rows made to follow the one step semantics."""
 
     frames_per_step = 1
+    scored = False
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str) -> None:
         self.size = vector.num_envs

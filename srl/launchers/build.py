@@ -61,22 +61,27 @@ def describe(experiment: Experiment) -> dict[str, Shapes]:
         envs = make(actors.env, 1, actors.env_kwargs)
         try:
             spaces = (envs.obs, envs.action, envs.mask)
-            frames = envs.frames_per_step
+            frames, scored = envs.frames_per_step, envs.scored
         finally:
             envs.close()
         known = shapes.get(actors.policy)
         if known is None:
-            shapes[actors.policy] = _describe_policy(experiment, actors.policy, spaces, frames)
+            described = _describe_policy(experiment, actors.policy, spaces)
+            shapes[actors.policy] = replace(described, frames_per_step=frames, scored=scored)
         elif (known.obs, known.action, known.mask) != spaces:
             raise UserError(f"actors {name!r} share policy {actors.policy!r} with others whose spaces differ")
+        elif known.scored != scored:
+            raise UserError(
+                f"actors {name!r} share policy {actors.policy!r} with others; either all have scores or none"
+            )
     return shapes
 
 
-def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, Any], frames: int) -> Shapes:
+def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, Any]) -> Shapes:
     obs, action, mask = spaces
     policy = experiment.policies[name].model.build(obs, action, mask, device="cpu", seed=0)
     weights = {key: spec_of(tensor.detach().cpu().numpy()) for key, tensor in policy.module.state_dict().items()}
-    return Shapes(obs, action, mask, policy.state, policy.extras, policy.noise, weights, frames)
+    return Shapes(obs, action, mask, policy.state, policy.extras, policy.noise, weights)
 
 
 class Builder:

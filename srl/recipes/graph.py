@@ -47,6 +47,7 @@ def _model(p: dict[str, Any]) -> Model:
     return ActorCritic(
         encoder=Auto(vector=MLP(hidden=p["hidden"])),
         memory=memories[p["memory"]],
+        shared=p["shared"],
         normalise_obs=p["normalise"],
         popart=PopArt() if p.get("popart") else None,
     )

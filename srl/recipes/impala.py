@@ -18,6 +18,7 @@ DEFAULTS = {
     "normalise": False,
     "hidden": (64, 64),
     "memory": "none",
+    "shared": False,
 }
 
 
@@ -44,6 +45,7 @@ def impala(
     normalise: bool | None = None,
     hidden: tuple[int, ...] | None = None,
     memory: Memory | None = None,
+    shared: bool | None = None,
 ) -> Experiment:
     """Asynchronous actor-critic with V-trace, for any Gymnasium environment.
 
@@ -71,6 +73,7 @@ def impala(
         normalise: bring observations and rewards to a common scale [no]
         hidden: widths of the hidden layers [64,64]
         memory: recurrence: none, lstm, gru [none]
+        shared: one encoder and memory for policy and value [no]
     """
     p = settled("impala", locals(), DEFAULTS)
     names = ("learning_rate", "anneal", "gamma", "entropy")

@@ -23,6 +23,7 @@ DEFAULTS = {
     "popart": False,
     "hidden": (64, 64),
     "memory": "none",
+    "shared": False,
 }
 
 
@@ -54,6 +55,7 @@ def ppo(
     popart: bool | None = None,
     hidden: tuple[int, ...] | None = None,
     memory: Memory | None = None,
+    shared: bool | None = None,
 ) -> Experiment:
     """Proximal policy optimisation, for any Gymnasium environment.
 
@@ -86,6 +88,7 @@ def ppo(
         popart: let the value head follow the scale of returns [no]
         hidden: widths of the hidden layers [64,64]
         memory: recurrence: none, lstm, gru [none]
+        shared: one encoder and memory for policy and value [no]
     """
     p = settled("ppo", locals(), DEFAULTS)
     names = ("learning_rate", "anneal", "gamma", "lam", "clip", "entropy", "epochs", "minibatches")

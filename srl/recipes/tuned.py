@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
+
+ATARI: dict[str, Any] = {
+    "steps": 10_000_000,
+    "envs": 16,
+    "rollout": 128,
+    "learning_rate": 2.5e-4,
+    "anneal": True,
+    "clip": 0.1,
+    "entropy": 0.01,
+    "epochs": 4,
+    "minibatches": 4,
+    "shared": True,
+}
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
@@ -53,11 +67,20 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By recipe, then environment id: parameters of the recipe."""
 
+FAMILIES: dict[str, dict[str, dict[str, Any]]] = {"ppo": {"ALE/*": ATARI, "*NoFrameskip-v*": ATARI}}
+"""The same for environments that have no entry of their own, by a pattern of their ids."""
+
 
 def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Every parameter of a recipe: as given, else as tuned for the environment, else by default."""
-    known = TUNED[recipe].get(str(given["env"]), {})
+    known = _known(recipe, str(given["env"]))
     return {name: _first(value, known.get(name), defaults.get(name)) for name, value in given.items()}
+
+
+def _known(recipe: str, env: str) -> dict[str, Any]:
+    families = FAMILIES.get(recipe, {})
+    family = next((known for pattern, known in families.items() if fnmatchcase(env, pattern)), {})
+    return TUNED[recipe].get(env, family)
 
 
 def _first(*values: Any) -> Any:

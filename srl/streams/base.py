@@ -29,6 +29,8 @@ class Shapes:
     noise: int
     params: dict[str, Any]
     frames_per_step: int = 1
+    scored: bool = False
+    """Whether episodes are counted by other rewards and ends than those that are learned from."""
 
 
 @dataclass(slots=True)
@@ -112,16 +114,25 @@ def segment_spec(shapes: Shapes, rollout: int, rows: int, chunk: int | None) -> 
         "episode_return": real,
         "episode_length": Spec((), "int32"),
     }
+    if shapes.scored:
+        steps |= {"score": real, "game_over": flag}
     spec = {**batched(after, rollout + 1, rows), **batched(steps, rollout, rows), "version": Spec((rollout,), "int64")}
     if shapes.state:
         spec["state"] = batched(shapes.state, rollout // (chunk or rollout) + 1, rows)
     return spec
 
 
-BATCH_FIELDS_LEFT_OUT = ("version", "episode_return", "episode_length")
+BATCH_FIELDS_LEFT_OUT = ("version", "episode_return", "episode_length", "score", "game_over")
 """Fields of a segment that are for accounting, not for learning."""
 
 
 def columns(segment: dict[str, Any]) -> dict[str, Tree]:
     """The part of a segment that a learner sees, every leaf [rows of time, environments, ...]."""
     return {name: leaf for name, leaf in segment.items() if name not in BATCH_FIELDS_LEFT_OUT}
+
+
+def counted(rows: dict[str, Any]) -> tuple[Any, Any]:
+    """The rewards and the ends by which episodes are counted: the true ones, where there are others to learn from."""
+    if "score" in rows:
+        return rows["score"], rows["game_over"]
+    return rows["reward"], rows["terminated"] | rows["truncated"]

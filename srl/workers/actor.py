@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from srl.metrics import Clock
-from srl.streams.base import ActClient, Producer, Shapes, Slot
+from srl.streams.base import ActClient, Producer, Shapes, Slot, counted
 from srl.tree import Tree, copy_into, index, zeros
 
 
@@ -24,6 +24,7 @@ class Environments(Protocol):
     """A batch of environments, self-resetting on the step after an episode's end."""
 
     size: int
+    scored: bool
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Seed every environment and write the first observations."""
@@ -46,6 +47,7 @@ class Rollout:
         self._envs = envs
         self._chunk = chunk
         self._has_mask = shapes.mask is not None
+        self._results = ("reward", "terminated", "truncated", *(("score", "game_over") if shapes.scored else ()))
         self._random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
         self._noise = np.zeros((rows, shapes.noise), np.float32)
         # What carries over from one segment to the next: the row that comes after the last one written.
@@ -99,7 +101,7 @@ class Rollout:
             copy_into(self._state, reply["state"])
         segment["version"][t] = version
         out = {name: index(segment[name], t + 1) for name in self._next}
-        for name in ("reward", "terminated", "truncated"):
+        for name in self._results:
             out[name] = segment[name][t]
         self._envs.step(index(segment["action"], t), out)
         # The step of an invalid row was a reset, so the row after it is an episode's first.
@@ -125,8 +127,8 @@ class Rollout:
 
     def _count_episodes(self, segment: dict[str, Any]) -> None:
         """Write return and length of every episode at the row where it ended; carry the open ones over."""
-        over = segment["terminated"] | segment["truncated"]
-        rewards = np.cumsum(segment["reward"], axis=0, dtype=np.float64)
+        reward, over = counted(segment)
+        rewards = np.cumsum(reward, axis=0, dtype=np.float64)
         steps = np.cumsum(segment["valid"], axis=0)
         since_return, since_length = -self._return, -self._length
         for b, t in zip(*np.nonzero(over.T), strict=True):

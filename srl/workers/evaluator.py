@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from srl.metrics import Clock
-from srl.streams.base import Shapes
+from srl.streams.base import Shapes, counted
 from srl.streams.inline import Acts, Weights
 from srl.tree import index, zeros
 from srl.workers.actor import Environments
@@ -64,6 +64,8 @@ def steps_of(policy: Acts, envs: Environments, shapes: Shapes, played: Episodes,
     random = np.random.default_rng(seed)
     out: dict[str, Any] = {"obs": zeros(shapes.obs, rows), "reward": np.zeros(rows, np.float32)}
     out |= {"terminated": np.zeros(rows, bool), "truncated": np.zeros(rows, bool)}
+    if envs.scored:
+        out |= {"score": np.zeros(rows, np.float32), "game_over": np.zeros(rows, bool)}
     if shapes.mask is not None:
         out["mask"] = zeros(shapes.mask, rows)
     envs.reset(seed, out)
@@ -74,9 +76,8 @@ def steps_of(policy: Acts, envs: Environments, shapes: Shapes, played: Episodes,
             request["noise"] = random.random((rows, shapes.noise), dtype=np.float32)
         reply = policy.act(request)
         envs.step(reply["action"], out)
-        over = out["terminated"] | out["truncated"]
-        played.add(out["reward"], over, valid)
-        state, first, valid = reply["state"], ~valid, ~over
+        played.add(*counted(out), valid)
+        state, first, valid = reply["state"], ~valid, ~(out["terminated"] | out["truncated"])
         yield index(out, 0)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from srl.metrics import Clock
-from srl.streams.base import Slot, columns
+from srl.streams.base import Slot, columns, counted
 from srl.tree import batched, copy_into, spec_of, tree_map, zeros
 from srl.workers.base import Link
 
@@ -203,7 +203,7 @@ class Trainer:
     def _count(self, segment: dict[str, Any]) -> None:
         lag = self.progress.version - int(segment["version"].min())
         self._lags.append(lag)
-        over = segment["terminated"] | segment["truncated"]
+        _, over = counted(segment)
         if over.any():
             self.progress.returns.extend(segment["episode_return"][over].tolist())
             self.progress.lengths.extend(segment["episode_length"][over].tolist())
