@@ -3,7 +3,7 @@
     reward ----> scaled ----+
     behaviour value, V(T) --+--> gae --> advantage (normalised), target (in value units)
                                              |
-    epochs x minibatches:  evaluate --> surrogate + value loss - entropy --> Update.step
+    epochs x minibatches:  evaluate --> surrogate + value loss - entropy --> gradient step
 
 Values are compared in the policy's value units, so that the losses do not depend on the size of rewards when the policy
 keeps value statistics. Must not know what kind of policy it trains.
@@ -19,6 +19,7 @@ from torch import Tensor
 from srl.algorithms import losses
 from srl.algorithms.base import Batch, Policy, Stats, Update, linear, mean_of, read_stats, require_rows
 from srl.algorithms.chunks import Chunks, last_value, valid_observations
+from srl.algorithms.compiled import CompiledStep
 from srl.algorithms.ppo import PPO
 from srl.algorithms.returns import explained_variance, gae
 from srl.algorithms.reward_scale import RewardScale
@@ -33,6 +34,7 @@ class PPOLearner:
         self.update = Update(policy.module, "adam", settings.max_grad_norm)
         self.reward_scale = RewardScale(settings.gamma) if settings.normalise_reward else None
         self.generator = torch.Generator().manual_seed(seed)
+        self._gradient_step = CompiledStep(self._losses, self.update) if settings.compile else self._eager_step
 
     def step(self, batch: Batch, progress: float) -> dict[str, float]:
         """Learn from one batch; progress is the part of the run that is over."""
@@ -102,16 +104,20 @@ class PPOLearner:
         """One pass over all valid rows in random minibatches."""
         scale = self.policy.value_scale()
         updates: list[Stats] = []
+        weight = torch.tensor(entropy)
         for part in chunks.minibatches(self.settings.minibatches, self.generator):
-            stats = self._losses(part, scale, entropy)
-            grad_norm = self.update.step(stats["loss"], learning_rate)
-            updates.append({name: value.detach() for name, value in stats.items()} | {"grad_norm": grad_norm})
+            updates.append(self._gradient_step(learning_rate, part.rows, part.state, scale, weight))
         return read_stats("PPO", updates, self.update.count, batch)
 
-    def _losses(self, part: Chunks, scale: Tensor, entropy_weight: float) -> Stats:
+    def _eager_step(self, learning_rate: float, *args: Any) -> Stats:
+        stats = self._losses(*args)
+        grad_norm = self.update.step(stats["loss"], learning_rate)
+        return {name: value.detach() for name, value in stats.items()} | {"grad_norm": grad_norm}
+
+    def _losses(self, rows: dict[str, Any], state: Any, scale: Tensor, entropy_weight: Tensor) -> Stats:
         """The loss of a minibatch, its parts, and how far the policy has moved from the one that acted."""
-        settings, rows, valid = self.settings, part.rows, part.rows.get("valid")
-        now = part.evaluate(self.policy)
+        settings, valid = self.settings, rows.get("valid")
+        now = Chunks(rows, state).evaluate(self.policy)
         log_ratio = losses.masked(now.log_prob - rows["log_prob"], valid)
         ratio = log_ratio.exp()
         surrogate = losses.clipped_surrogate(ratio, rows["advantage"], settings.clip, settings.dual_clip)

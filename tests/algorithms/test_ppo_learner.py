@@ -106,7 +106,7 @@ def test_chunks_have_the_gradient_of_whole_columns_with_the_state_detached_betwe
     learner = PPO(normalise_advantage=False).build(policy)
     more = {"log_prob": batch["log_prob"] + 0.1, "advantage": batch["reward"], "target": batch["reward"]}
     chunks = Chunks.cut(batch, **more)
-    learner._losses(chunks, torch.tensor(1.0), 0.01)["loss"].backward()
+    learner._losses(chunks.rows, chunks.state, torch.tensor(1.0), torch.tensor(0.01))["loss"].backward()
     found = [p.grad.clone() for p in policy.module.parameters()]
 
     policy.module.zero_grad()
