@@ -18,6 +18,18 @@ ATARI: dict[str, Any] = {
     "shared": True,
 }
 
+MUJOCO: dict[str, Any] = {
+    "steps": 1_000_000,
+    "envs": 8,
+    "rollout": 256,
+    "learning_rate": 3e-4,
+    "anneal": True,
+    "entropy": 0.0,
+    "epochs": 10,
+    "minibatches": 32,
+    "normalise": True,
+}
+
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {"steps": 500_000, "stop_at_reward": 475.0, "learning_rate": 2.5e-3, "anneal": True},
@@ -67,8 +79,12 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By recipe, then environment id: parameters of the recipe."""
 
-FAMILIES: dict[str, dict[str, dict[str, Any]]] = {"ppo": {"ALE/*": ATARI, "*NoFrameskip-v*": ATARI}}
-"""The same for environments that have no entry of their own, by a pattern of their ids."""
+BODIES = ("HalfCheetah", "Ant", "Hopper", "Walker2d", "Humanoid")
+
+FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {"ALE/*": ATARI, "*NoFrameskip-v*": ATARI, **{f"{body}-v*": MUJOCO for body in BODIES}}
+}
+"""The same for environments that have no entry of their own, by a pattern of their ids; the first that fits."""
 
 
 def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from srl.recipes import impala as impala_module
 from srl.recipes import ppo as ppo_module
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
-from srl.recipes.tuned import TUNED
+from srl.recipes.tuned import ATARI, FAMILIES, MUJOCO, TUNED
 
 RECIPES = {"ppo": (ppo, ppo_module.DEFAULTS), "impala": (impala, impala_module.DEFAULTS)}
 UNTUNED = "srl.envs.fake:Counting"
@@ -68,6 +68,38 @@ def test_tuned_settings_are_parameters_and_their_environments_exist(name):
         check_name(env)
         assert set(settings) <= set(inspect.signature(recipe).parameters)
         recipe(env).check()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_settings_of_families_are_parameters(name):
+    for settings in FAMILIES[name].values():
+        assert set(settings) <= set(inspect.signature(RECIPES[name][0]).parameters)
+
+
+@pytest.mark.parametrize(
+    ("env", "family"),
+    [
+        ("ALE/Pong-v5", ATARI),
+        ("SpaceInvadersNoFrameskip-v4", ATARI),
+        ("HalfCheetah-v5", MUJOCO),
+        ("Ant-v5", MUJOCO),
+        ("Hopper-v5", MUJOCO),
+        ("Walker2d-v5", MUJOCO),
+        ("Humanoid-v5", MUJOCO),
+    ],
+)
+def test_an_environment_has_the_settings_of_its_family(env, family):
+    experiment = ppo(env).check()
+    trainers, actors = experiment.trainers["main"], experiment.actors["main"]
+    assert (experiment.stop.steps, actors.envs, experiment.streams["main"].rollout) == (
+        family["steps"],
+        family["envs"],
+        family["rollout"],
+    )
+    for name in ("learning_rate", "anneal", "entropy", "epochs", "minibatches"):
+        assert getattr(trainers.algorithm, name) == family[name]
+    assert trainers.algorithm.normalise_reward == family.get("normalise", False)
+    assert experiment.policies["main"].model.normalise_obs == family.get("normalise", False)
 
 
 def test_what_is_given_beats_what_is_tuned_and_that_the_default():
