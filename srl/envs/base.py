@@ -3,6 +3,7 @@
     "CartPole-v1"            a Gymnasium id
     "module:Id-v0"           the same, after importing a module that registers it
     "module:attribute"       any of the callables below, found in a module
+    "envpool:Pong-v5"        an id of EnvPool; see envs/envpool.py
     a gymnasium.Env class, or a function returning an Env           called once per environment
     a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
                                                                     gymnasium VectorEnv or an EnvBatch
@@ -28,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from srl.envs import atari
+from srl.envs import atari, envpool
 from srl.envs.gym import GymBatch
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
@@ -171,7 +172,7 @@ def _building(name: str) -> Generator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.filterwarnings("ignore", message=".*AutoresetMode")
+            warnings.filterwarnings("ignore", message=".*(AutoresetMode|precision lowered)")
             yield
     except (ImportError, DependencyNotInstalled) as error:
         raise UserError(f"{name} cannot be built: {error}") from error
@@ -186,6 +187,8 @@ def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
         if not callable(env):
             raise UserError(f"an environment is a name or a callable, not {env!r}; pass the class or a function")
         return env
+    if env.startswith(envpool.PREFIX):
+        return envpool.source(env.removeprefix(envpool.PREFIX))
     module, colon, rest = env.rpartition(":")
     if not colon:
         return _registered(rest, env)

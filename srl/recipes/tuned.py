@@ -79,10 +79,27 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By recipe, then environment id: parameters of the recipe."""
 
-BODIES = ("HalfCheetah", "Ant", "Hopper", "Walker2d", "Humanoid")
+BODIES = (
+    "HalfCheetah",
+    "Ant",
+    "Hopper",
+    "Walker2d",
+    "Humanoid",
+    "HumanoidStandup",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "Pusher",
+    "Reacher",
+    "Swimmer",
+)
 
 FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
-    "ppo": {"ALE/*": ATARI, "*NoFrameskip-v*": ATARI, **{f"{body}-v*": MUJOCO for body in BODIES}}
+    "ppo": {
+        "ALE/*": ATARI,
+        "*NoFrameskip-v*": ATARI,
+        **{pattern: MUJOCO for body in BODIES for pattern in (f"{body}-v*", f"envpool:{body}-v*")},
+        "envpool:*-v5": ATARI,  # what EnvPool numbers so and is not a body is a game
+    }
 }
 """The same for environments that have no entry of their own, by a pattern of their ids; the first that fits."""
 

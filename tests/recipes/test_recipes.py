@@ -86,6 +86,8 @@ def test_settings_of_families_are_parameters(name):
         ("Hopper-v5", MUJOCO),
         ("Walker2d-v5", MUJOCO),
         ("Humanoid-v5", MUJOCO),
+        ("envpool:Humanoid-v5", MUJOCO),
+        ("envpool:Pong-v5", ATARI),
     ],
 )
 def test_an_environment_has_the_settings_of_its_family(env, family):
