@@ -8,9 +8,9 @@
     a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
                                                                     gymnasium VectorEnv or an EnvBatch
 
-An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Ids of
-Atari games are those of ale-py; see envs/atari.py. This module must not know who steps an EnvBatch, nor where the
-arrays it writes into lie.
+An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Atari
+games and VizDoom's scenarios have batches of their own; see envs/atari.py and envs/vizdoom.py. This module must not
+know who steps an EnvBatch, nor where the arrays it writes into lie.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from srl.envs import atari, envpool
+from srl.envs import atari, envpool, vizdoom
 from srl.envs.gym import GymBatch
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
@@ -37,6 +37,9 @@ from srl.tree import Array, SpecTree, Tree
 
 Source = str | Callable[..., Any]
 """What an environment is made from."""
+
+_FAMILIES = ((atari, atari.Atari), (vizdoom, vizdoom.Vizdoom))
+"""Registered ids that are made in a way of their own: the module that knows which these are, and the batch."""
 
 _VERSIONED = re.compile(r".+-v\d+")
 
@@ -112,9 +115,10 @@ def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mo
 
 
 def _make_registered(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> EnvBatch:
-    game = atari.options_of(spec)
-    if game is not None:
-        return atari.Atari(size, **{**game, **options})
+    for family, batch in _FAMILIES:
+        own = family.options_of(spec)
+        if own is not None:
+            return batch(size, **{**own, **options})
     vector = _native_vector(spec, size, options, name)
     if vector is not None:
         return VectorBatch(vector, name)
@@ -198,7 +202,8 @@ def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
 
 def _registered(env_id: str, env: str) -> EnvSpec:
     if env_id not in registry:
-        atari.register(env_id)
+        for family, _ in _FAMILIES:
+            family.register(env_id)
     spec = registry.get(env_id)
     if spec is None:
         hint = nearest(env_id, atari.without_unprepared(registry.values()))
