@@ -25,6 +25,7 @@ MUJOCO: dict[str, Any] = {
     "learning_rate": 3e-4,
     "anneal": True,
     "entropy": 0.0,
+    "spread": 0.37,
     "epochs": 10,
     "minibatches": 32,
     "normalise": True,
@@ -54,6 +55,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "lam": 0.98,
             "minibatches": 32,
         },
+        "HalfCheetah-v5": {**MUJOCO, "gamma": 0.98, "lam": 0.92},
         "Pendulum-v1": {
             "steps": 500_000,
             "envs": 16,
@@ -113,7 +115,7 @@ def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dic
 def _known(recipe: str, env: str) -> dict[str, Any]:
     families = FAMILIES.get(recipe, {})
     family = next((known for pattern, known in families.items() if fnmatchcase(env, pattern)), {})
-    return TUNED[recipe].get(env, family)
+    return TUNED[recipe].get(env.removeprefix("envpool:"), family)
 
 
 def _first(*values: Any) -> Any:

@@ -1,6 +1,7 @@
 """Recipes give experiments without loose ends, from what is given, what is tuned, and defaults, in this order."""
 
 import inspect
+import math
 
 import pytest
 
@@ -87,6 +88,7 @@ def test_settings_of_families_are_parameters(name):
         ("Walker2d-v5", MUJOCO),
         ("Humanoid-v5", MUJOCO),
         ("envpool:Humanoid-v5", MUJOCO),
+        ("envpool:HalfCheetah-v5", {**MUJOCO, "gamma": 0.98}),
         ("envpool:Pong-v5", ATARI),
     ],
 )
@@ -129,6 +131,7 @@ def test_parameters_reach_their_settings():
     assert model.memory == LSTM()
     assert model.normalise_obs
     assert trainers.algorithm.normalise_reward
+    assert ppo("Pendulum-v1", spread=0.5).policies["main"].model.gaussian.init_log_std == math.log(0.5)
     assert ppo(memory="gru").policies["main"].model.memory == GRU()
 
 
@@ -150,6 +153,7 @@ def test_recurrent_states_are_stored_so_that_chunks_fill_the_rollout(rollout):
         ({"max_lag": -1}, "max_lag"),
         ({"hidden": (0,)}, "hidden"),
         ({"clip": -1.0}, "clip"),
+        ({"spread": 0.0}, "spread is 0.0"),
         ({"act": "shn"}, "did you mean 'shm'"),
     ],
 )
