@@ -6,7 +6,8 @@
     "envpool:Pong-v5"        an id of EnvPool; see envs/envpool.py
     a gymnasium.Env class, or a function returning an Env           called once per environment
     a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
-                                                                    gymnasium VectorEnv or an EnvBatch
+                                                                    gymnasium VectorEnv, an EnvBatch, or what writes
+                                                                    into its own arrays (see envs/inplace.py)
 
 An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Atari
 games and VizDoom's scenarios have batches of their own; see envs/atari.py and envs/vizdoom.py. This module must not
@@ -31,6 +32,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from srl.envs import atari, envpool, vizdoom
 from srl.envs.gym import GymBatch
+from srl.envs.inplace import InPlace, writes_in_place
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
 from srl.tree import Array, SpecTree, Tree
@@ -146,7 +148,11 @@ def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str
     kind: type[object] = made.__class__
     if issubclass(kind, gymnasium.Env) and not many:
         return GymBatch(_first_then(made, partial(source, **options)), size, name)
-    batch: Any = VectorBatch(made, name) if issubclass(kind, VectorEnv) else made
+    batch: Any = made
+    if issubclass(kind, VectorEnv):
+        batch = VectorBatch(made, name)
+    elif writes_in_place(made):
+        batch = InPlace(made, name)
     if not isinstance(batch, EnvBatch):
         raise UserError(
             f"{name} gives a {kind.__name__}; it must give an Env, or with num_envs a VectorEnv or an EnvBatch"
