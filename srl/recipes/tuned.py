@@ -18,6 +18,8 @@ ATARI: dict[str, Any] = {
     "shared": True,
 }
 
+VIZDOOM: dict[str, Any] = {**ATARI, "steps": 2_000_000, "rollout": 64, "clip": 0.2, "normalise": True}
+
 MUJOCO: dict[str, Any] = {
     "steps": 1_000_000,
     "envs": 8,
@@ -99,6 +101,7 @@ FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "ALE/*": ATARI,
         "*NoFrameskip-v*": ATARI,
+        "Vizdoom*": VIZDOOM,
         **{pattern: MUJOCO for body in BODIES for pattern in (f"{body}-v*", f"envpool:{body}-v*")},
         "envpool:*-v5": ATARI,  # what EnvPool numbers so and is not a body is a game
     }

@@ -15,7 +15,7 @@ from srl.recipes import impala as impala_module
 from srl.recipes import ppo as ppo_module
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
-from srl.recipes.tuned import ATARI, FAMILIES, MUJOCO, TUNED
+from srl.recipes.tuned import ATARI, FAMILIES, MUJOCO, TUNED, VIZDOOM
 
 RECIPES = {"ppo": (ppo, ppo_module.DEFAULTS), "impala": (impala, impala_module.DEFAULTS)}
 UNTUNED = "srl.envs.fake:Counting"
@@ -82,6 +82,7 @@ def test_settings_of_families_are_parameters(name):
     [
         ("ALE/Pong-v5", ATARI),
         ("SpaceInvadersNoFrameskip-v4", ATARI),
+        ("VizdoomBasic-v1", VIZDOOM),
         ("HalfCheetah-v5", MUJOCO),
         ("Ant-v5", MUJOCO),
         ("Hopper-v5", MUJOCO),
