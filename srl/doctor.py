@@ -18,6 +18,9 @@ OPTIONAL = {
     "imageio-ffmpeg": "recording videos: pip install 'srl[play]'",
     "pygame-ce": "windows and pictures of classic control: pip install 'srl[play]'",
     "ale-py": "Atari games: pip install 'srl[atari]'",
+    "envpool": "EnvPool's environments, stepped by threads: pip install 'srl[envpool]'",
+    "mujoco": "HalfCheetah, Ant and other bodies: pip install 'srl[mujoco]'",
+    "vizdoom": "Doom: pip install 'srl[vizdoom]'",
     "box2d": "LunarLander and BipedalWalker: pip install 'srl[box2d]'",
 }
 FEW_DESCRIPTORS = 1024

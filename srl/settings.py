@@ -26,6 +26,8 @@ Resolve = Callable[[str], type]
 """Turns "module:Class" into the class, or raises UserError."""
 
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w./<>-]*")
+_OWN = {"srl", "envpool"}
+"""Packages that SRL itself imports by the names in settings, and trusts."""
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -202,7 +204,7 @@ def trusting(*modules: str) -> Resolve:
 
 def _demand_trust(module: str, target: str, trusted: tuple[str, ...]) -> None:
     root = module.partition(".")[0]
-    if root not in ("srl", *trusted) and module not in trusted and module not in sys.modules:
+    if root not in _OWN.union(trusted) and module not in trusted and module not in sys.modules:
         raise UserError(f"{target!r} is not part of srl; if you trust it, allow it with --trust {root}")
 
 
@@ -215,7 +217,7 @@ def demand_trust(settings: Any, *trusted: str) -> None:
 def outside(settings: Any) -> list[str]:
     """The packages outside srl that settings name, as in "package.module:name"."""
     modules = {name.partition(":")[0].partition(".")[0] for name in _import_strings(to_plain(settings, type(settings)))}
-    return sorted(modules - {"srl"})
+    return sorted(modules - _OWN)
 
 
 def _import_strings(plain: Any) -> list[str]:

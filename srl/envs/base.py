@@ -3,13 +3,15 @@
     "CartPole-v1"            a Gymnasium id
     "module:Id-v0"           the same, after importing a module that registers it
     "module:attribute"       any of the callables below, found in a module
+    "envpool:Pong-v5"        an id of EnvPool; see envs/envpool.py
     a gymnasium.Env class, or a function returning an Env           called once per environment
     a class or function with the parameter `num_envs`               called once, with num_envs=size; it gives a
-                                                                    gymnasium VectorEnv or an EnvBatch
+                                                                    gymnasium VectorEnv, an EnvBatch, or what writes
+                                                                    into its own arrays (see envs/inplace.py)
 
-An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Ids of
-Atari games are those of ale-py; see envs/atari.py. This module must not know who steps an EnvBatch, nor where the
-arrays it writes into lie.
+An id that has a native vector environment which resets in the next step uses it, unless pictures are wanted. Atari
+games and VizDoom's scenarios have batches of their own; see envs/atari.py and envs/vizdoom.py. This module must not
+know who steps an EnvBatch, nor where the arrays it writes into lie.
 """
 
 from __future__ import annotations
@@ -28,14 +30,18 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from srl.envs import atari
+from srl.envs import atari, envpool, vizdoom
 from srl.envs.gym import GymBatch
+from srl.envs.inplace import InPlace, writes_in_place
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
 from srl.tree import Array, SpecTree, Tree
 
 Source = str | Callable[..., Any]
 """What an environment is made from."""
+
+_FAMILIES = ((atari, atari.Atari), (vizdoom, vizdoom.Vizdoom))
+"""Registered ids that are made in a way of their own: the module that knows which these are, and the batch."""
 
 _VERSIONED = re.compile(r".+-v\d+")
 
@@ -111,9 +117,10 @@ def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mo
 
 
 def _make_registered(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> EnvBatch:
-    game = atari.options_of(spec)
-    if game is not None:
-        return atari.Atari(size, **{**game, **options})
+    for family, batch in _FAMILIES:
+        own = family.options_of(spec)
+        if own is not None:
+            return batch(size, **{**own, **options})
     vector = _native_vector(spec, size, options, name)
     if vector is not None:
         return VectorBatch(vector, name)
@@ -141,7 +148,11 @@ def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str
     kind: type[object] = made.__class__
     if issubclass(kind, gymnasium.Env) and not many:
         return GymBatch(_first_then(made, partial(source, **options)), size, name)
-    batch: Any = VectorBatch(made, name) if issubclass(kind, VectorEnv) else made
+    batch: Any = made
+    if issubclass(kind, VectorEnv):
+        batch = VectorBatch(made, name)
+    elif writes_in_place(made):
+        batch = InPlace(made, name)
     if not isinstance(batch, EnvBatch):
         raise UserError(
             f"{name} gives a {kind.__name__}; it must give an Env, or with num_envs a VectorEnv or an EnvBatch"
@@ -171,7 +182,7 @@ def _building(name: str) -> Generator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.filterwarnings("ignore", message=".*AutoresetMode")
+            warnings.filterwarnings("ignore", message=".*(AutoresetMode|precision lowered)")
             yield
     except (ImportError, DependencyNotInstalled) as error:
         raise UserError(f"{name} cannot be built: {error}") from error
@@ -186,6 +197,8 @@ def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
         if not callable(env):
             raise UserError(f"an environment is a name or a callable, not {env!r}; pass the class or a function")
         return env
+    if env.startswith(envpool.PREFIX):
+        return envpool.source(env.removeprefix(envpool.PREFIX))
     module, colon, rest = env.rpartition(":")
     if not colon:
         return _registered(rest, env)
@@ -195,7 +208,8 @@ def _resolve(env: Source) -> EnvSpec | Callable[..., Any]:
 
 def _registered(env_id: str, env: str) -> EnvSpec:
     if env_id not in registry:
-        atari.register(env_id)
+        for family, _ in _FAMILIES:
+            family.register(env_id)
     spec = registry.get(env_id)
     if spec is None:
         hint = nearest(env_id, atari.without_unprepared(registry.values()))

@@ -2,6 +2,7 @@
 
     Counting        observations that say where in which episode they belong
     NativeVector    the same as a vector environment, in any autoreset mode
+    WritesInPlace   the same as an environment that writes into arrays, its own or those handed to it
     Recall          needs memory: no policy that sees only the present does better than chance
     Bandit          episodes of one step
     ConstantReward  never terminates, only truncates: its value is that of an endless stream of ones
@@ -64,6 +65,11 @@ class Counting(gymnasium.Env[Any, Any]):
         return np.array([self._episode, self._step], np.float32)
 
 
+def turned(lengths: tuple[int, ...], i: int) -> tuple[int, ...]:
+    """The lengths, beginning with number i."""
+    return (*lengths[i % len(lengths) :], *lengths[: i % len(lengths)])
+
+
 class NativeVector(VectorEnv[Any, Any, Any]):
     """Counting environments as a vector environment that resets as `mode` says; row i starts with length i."""
 
@@ -83,8 +89,7 @@ class NativeVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._mode = AutoresetMode(mode)
         self._final_obs = final_obs
-        turns = [tuple(lengths[i % len(lengths) :]) + tuple(lengths[: i % len(lengths)]) for i in range(num_envs)]
-        self._envs = [Counting(turn, ends) for turn in turns]
+        self._envs = [Counting(turned(lengths, i), ends) for i in range(num_envs)]
         self._ended = np.zeros(num_envs, bool)
         self._obs = np.zeros((num_envs, 2), np.float32)
 
@@ -119,6 +124,53 @@ class NativeVector(VectorEnv[Any, Any, Any]):
         for i in np.flatnonzero(ended):
             self._obs[i] = self._envs[i].reset()[0]
         return {"final_obs": final, "_final_obs": ended} if self._final_obs and ended.any() else {}
+
+
+class WritesInPlace:
+    """Counting environments that write into arrays and say nothing else; row i starts with length i."""
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        lengths: tuple[int, ...] = (5,),
+        ends: tuple[Ends, ...] = ("terminated",),
+        buffers_move: bool = False,
+    ) -> None:
+        self.num_agents = num_envs
+        self.single_observation_space, self.single_action_space = COUNTING, spaces.Discrete(2)
+        self.buffers_move = buffers_move
+        self.observations = np.zeros((num_envs, 2), np.float32)
+        self.rewards = np.zeros(num_envs, np.float32)
+        self.terminals, self.truncations = np.zeros((2, num_envs), bool)
+        self.masks = np.ones(num_envs, bool)
+        self._envs = [Counting(turned(lengths, i), ends) for i in range(num_envs)]
+        # What C code keeps: the memory it was given first, whatever the attributes say later.
+        self._given = (self.observations, self.rewards, self.terminals, self.truncations)
+
+    def _arrays(self) -> tuple[Array, Array, Array, Array]:
+        return (self.observations, self.rewards, self.terminals, self.truncations) if self.buffers_move else self._given
+
+    def reset(self, seed: int | None = None) -> tuple[Any, list[Any]]:
+        """Begin an episode in every row."""
+        obs, *_ = self._arrays()
+        for i, env in enumerate(self._envs):
+            obs[i] = env.reset(seed=seed)[0]
+        return obs, []
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, list[Any]]:
+        """Step every row; one that ends begins its next episode at once."""
+        obs, rewards, terminals, truncations = self._arrays()
+        for i, env in enumerate(self._envs):
+            obs[i], rewards[i], terminals[i], truncations[i], _ = env.step(int(actions[i]))
+            if terminals[i] or truncations[i]:
+                obs[i] = env.reset()[0]
+        return obs, rewards, terminals, truncations, []
+
+    def render(self) -> None:
+        """There is nothing to draw."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Recall(gymnasium.Env[Any, Any]):

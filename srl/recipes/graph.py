@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 from srl.errors import UserError
 from srl.experiment import Actors, Algorithm, Evaluate, Experiment, Model, Policies, Stop, Train, Trainers
-from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto, PopArt
+from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto, Gaussian, PopArt
 
 Source = str | Callable[..., Any]
 Act = Literal["inline", "shm"]
@@ -50,7 +51,14 @@ def _model(p: dict[str, Any]) -> Model:
         shared=p["shared"],
         normalise_obs=p["normalise"],
         popart=PopArt() if p.get("popart") else None,
+        gaussian=_gaussian(p.get("spread", 1.0)),
     )
+
+
+def _gaussian(spread: float) -> Gaussian:
+    if spread <= 0:
+        raise UserError(f"spread is {spread}; a standard deviation is above 0")
+    return Gaussian(init_log_std=math.log(spread))
 
 
 def _chunk(p: dict[str, Any]) -> int | None:

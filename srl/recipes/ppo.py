@@ -17,6 +17,7 @@ DEFAULTS = {
     "lam": 0.95,
     "clip": 0.2,
     "entropy": 0.01,
+    "spread": 1.0,
     "epochs": 4,
     "minibatches": 4,
     "normalise": False,
@@ -49,6 +50,7 @@ def ppo(
     lam: float | None = None,
     clip: float | None = None,
     entropy: float | None = None,
+    spread: float | None = None,
     epochs: int | None = None,
     minibatches: int | None = None,
     normalise: bool | None = None,
@@ -82,6 +84,7 @@ def ppo(
         lam: trace decay of the advantage estimate [0.95]
         clip: how far probability ratios may move [0.2]
         entropy: weight of the entropy bonus [0.01]
+        spread: standard deviation of continuous actions at the start [1.0]
         epochs: passes over each batch [4]
         minibatches: parts of each pass [4]
         normalise: bring observations and rewards to a common scale [no]

@@ -18,6 +18,21 @@ ATARI: dict[str, Any] = {
     "shared": True,
 }
 
+VIZDOOM: dict[str, Any] = {**ATARI, "steps": 2_000_000, "rollout": 64, "clip": 0.2, "normalise": True}
+
+MUJOCO: dict[str, Any] = {
+    "steps": 1_000_000,
+    "envs": 8,
+    "rollout": 256,
+    "learning_rate": 3e-4,
+    "anneal": True,
+    "entropy": 0.0,
+    "spread": 0.37,
+    "epochs": 10,
+    "minibatches": 32,
+    "normalise": True,
+}
+
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {"steps": 500_000, "stop_at_reward": 475.0, "learning_rate": 2.5e-3, "anneal": True},
@@ -42,6 +57,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "lam": 0.98,
             "minibatches": 32,
         },
+        "HalfCheetah-v5": {**MUJOCO, "gamma": 0.98, "lam": 0.92},
         "Pendulum-v1": {
             "steps": 500_000,
             "envs": 16,
@@ -67,8 +83,30 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By recipe, then environment id: parameters of the recipe."""
 
-FAMILIES: dict[str, dict[str, dict[str, Any]]] = {"ppo": {"ALE/*": ATARI, "*NoFrameskip-v*": ATARI}}
-"""The same for environments that have no entry of their own, by a pattern of their ids."""
+BODIES = (
+    "HalfCheetah",
+    "Ant",
+    "Hopper",
+    "Walker2d",
+    "Humanoid",
+    "HumanoidStandup",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "Pusher",
+    "Reacher",
+    "Swimmer",
+)
+
+FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {
+        "ALE/*": ATARI,
+        "*NoFrameskip-v*": ATARI,
+        "Vizdoom*": VIZDOOM,
+        **{pattern: MUJOCO for body in BODIES for pattern in (f"{body}-v*", f"envpool:{body}-v*")},
+        "envpool:*-v5": ATARI,  # what EnvPool numbers so and is not a body is a game
+    }
+}
+"""The same for environments that have no entry of their own, by a pattern of their ids; the first that fits."""
 
 
 def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +118,7 @@ def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dic
 def _known(recipe: str, env: str) -> dict[str, Any]:
     families = FAMILIES.get(recipe, {})
     family = next((known for pattern, known in families.items() if fnmatchcase(env, pattern)), {})
-    return TUNED[recipe].get(env, family)
+    return TUNED[recipe].get(env.removeprefix("envpool:"), family)
 
 
 def _first(*values: Any) -> Any:

@@ -16,6 +16,8 @@ from srl.tree import zeros
 
 from .arrays import arrays
 
+CLASSICS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "LunarLander-v3", "FrozenLake-v1")
+BODIES = ("HalfCheetah-v5", "Ant-v5", "Hopper-v5", "Walker2d-v5", "Humanoid-v5")
 PLUGIN = """
 import gymnasium
 from srl.envs.fake import Counting
@@ -45,7 +47,7 @@ def play(batch, steps):
     return out
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "LunarLander-v3", "FrozenLake-v1"])
+@pytest.mark.parametrize("env", [*CLASSICS, *BODIES])
 def test_known_environments_step_without_a_warning(env):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from srl.envs.base import make
-from srl.envs.fake import ACTION_WEIGHT, Counting, Masked, NativeVector
+from srl.envs.fake import ACTION_WEIGHT, Counting, Masked, NativeVector, turned
 
 from .arrays import arrays
 
@@ -82,10 +82,6 @@ def assert_rows(got, i, expected):
 
 def some_actions():
     return np.random.default_rng(1).integers(0, 2, (STEPS, SIZE))
-
-
-def turned(lengths, i):
-    return lengths[i % len(lengths) :] + lengths[: i % len(lengths)]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

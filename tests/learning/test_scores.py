@@ -37,7 +37,13 @@ def test_ppo_with_lstm_remembers_what_no_feedforward_policy_can(tmp_path: Path) 
     assert reached(ppo(memory="none", **task), tmp_path)["best_ep_rew_mean"] < 0.75
 
 
-PROMISES = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0, "LunarLander-v3": 200.0, "Pendulum-v1": -200.0}
+PROMISES = {
+    "CartPole-v1": 475.0,
+    "Acrobot-v1": -100.0,
+    "LunarLander-v3": 200.0,
+    "Pendulum-v1": -200.0,
+    "HalfCheetah-v5": 3000.0,
+}
 
 
 @pytest.mark.learning

@@ -1,6 +1,7 @@
 """Recipes give experiments without loose ends, from what is given, what is tuned, and defaults, in this order."""
 
 import inspect
+import math
 
 import pytest
 
@@ -14,7 +15,7 @@ from srl.recipes import impala as impala_module
 from srl.recipes import ppo as ppo_module
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
-from srl.recipes.tuned import TUNED
+from srl.recipes.tuned import ATARI, FAMILIES, MUJOCO, TUNED, VIZDOOM
 
 RECIPES = {"ppo": (ppo, ppo_module.DEFAULTS), "impala": (impala, impala_module.DEFAULTS)}
 UNTUNED = "srl.envs.fake:Counting"
@@ -70,6 +71,42 @@ def test_tuned_settings_are_parameters_and_their_environments_exist(name):
         recipe(env).check()
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_settings_of_families_are_parameters(name):
+    for settings in FAMILIES[name].values():
+        assert set(settings) <= set(inspect.signature(RECIPES[name][0]).parameters)
+
+
+@pytest.mark.parametrize(
+    ("env", "family"),
+    [
+        ("ALE/Pong-v5", ATARI),
+        ("SpaceInvadersNoFrameskip-v4", ATARI),
+        ("VizdoomBasic-v1", VIZDOOM),
+        ("HalfCheetah-v5", MUJOCO),
+        ("Ant-v5", MUJOCO),
+        ("Hopper-v5", MUJOCO),
+        ("Walker2d-v5", MUJOCO),
+        ("Humanoid-v5", MUJOCO),
+        ("envpool:Humanoid-v5", MUJOCO),
+        ("envpool:HalfCheetah-v5", {**MUJOCO, "gamma": 0.98}),
+        ("envpool:Pong-v5", ATARI),
+    ],
+)
+def test_an_environment_has_the_settings_of_its_family(env, family):
+    experiment = ppo(env).check()
+    trainers, actors = experiment.trainers["main"], experiment.actors["main"]
+    assert (experiment.stop.steps, actors.envs, experiment.streams["main"].rollout) == (
+        family["steps"],
+        family["envs"],
+        family["rollout"],
+    )
+    for name in ("learning_rate", "anneal", "entropy", "epochs", "minibatches"):
+        assert getattr(trainers.algorithm, name) == family[name]
+    assert trainers.algorithm.normalise_reward == family.get("normalise", False)
+    assert experiment.policies["main"].model.normalise_obs == family.get("normalise", False)
+
+
 def test_what_is_given_beats_what_is_tuned_and_that_the_default():
     tuned = TUNED["ppo"]["CartPole-v1"]
     assert ppo().trainers["main"].algorithm.learning_rate == tuned["learning_rate"]
@@ -95,6 +132,7 @@ def test_parameters_reach_their_settings():
     assert model.memory == LSTM()
     assert model.normalise_obs
     assert trainers.algorithm.normalise_reward
+    assert ppo("Pendulum-v1", spread=0.5).policies["main"].model.gaussian.init_log_std == math.log(0.5)
     assert ppo(memory="gru").policies["main"].model.memory == GRU()
 
 
@@ -116,6 +154,7 @@ def test_recurrent_states_are_stored_so_that_chunks_fill_the_rollout(rollout):
         ({"max_lag": -1}, "max_lag"),
         ({"hidden": (0,)}, "hidden"),
         ({"clip": -1.0}, "clip"),
+        ({"spread": 0.0}, "spread is 0.0"),
         ({"act": "shn"}, "did you mean 'shm'"),
     ],
 )
