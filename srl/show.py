@@ -13,7 +13,7 @@ from srl.models.outline import EXTRAS, Outline
 from srl.params.base import params_bytes
 from srl.settings import to_yaml
 from srl.streams.base import Shapes
-from srl.tree import Spec, leaves
+from srl.tree import Spec, leaves, seen
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _known(experiment: Experiment, policy: str) -> Known:
         obs, action, mask, scored = envs.obs, envs.action, envs.mask, envs.scored
     finally:
         envs.close()
-    said = _describe(experiment.policies[policy].model, obs, action, mask)
+    said = _describe(experiment.policies[policy].model, seen(obs), action, mask)
     # Bytes, because running statistics are wider than the rest.
     params = {} if said.weight_bytes is None else {"weights": Spec((said.weight_bytes,), "uint8")}
     return Known(Shapes(obs, action, mask, said.state, said.extras, said.noise, params, scored=scored), said.weights)
@@ -85,7 +85,7 @@ def _say_spec(shapes: Shapes) -> str:
     def said(spec: Any) -> str:
         return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for _, leaf in leaves(spec))
 
-    return f"{said(shapes.obs)} to {said(shapes.action)}"
+    return f"{said(shapes.seen)} to {said(shapes.action)}"
 
 
 def _say_stream(experiment: Experiment, actors: Actors) -> str:

@@ -21,7 +21,7 @@ from srl.experiment import only
 from srl.params import file as checkpoints
 from srl.settings import demand_trust
 from srl.streams.base import Shapes
-from srl.tree import Spec, leaves, spec_of, tree_map, zeros
+from srl.tree import Spec, leaves, seen, spec_of, tree_map, zeros
 
 
 class Trained:
@@ -37,15 +37,16 @@ class Trained:
         """The action for an observation or a batch of them, and the recurrent state to pass in next time.
 
         Args:
-            obs: What the environment observes; with a leading dimension, a batch.
+            obs: What the environment observes; with a leading dimension, a batch. Of stacked frames all that the policy
+                sees, oldest first along the last axis.
             state: What the last call returned; None at the start of an episode.
             deterministic: Take the most likely action instead of sampling.
             mask: Legal actions, where the environment gives them.
         """
-        tree = _as_tree(obs, self.shapes.obs)
+        tree = _as_tree(obs, self.shapes.seen)
         if isinstance(self.shapes.obs, dict) and self.shapes.mask is not None and mask is None:
             mask = obs.get("action_mask") if isinstance(obs, dict) else None
-        pairs = zip(leaves(tree), leaves(self.shapes.obs), strict=True)
+        pairs = zip(leaves(tree), leaves(self.shapes.seen), strict=True)
         single = all(leaf.ndim == len(spec.shape) for (_, leaf), (_, spec) in pairs)
         request: dict[str, Any] = {"obs": tree_map(lambda leaf: leaf[None], tree) if single else tree}
         rows = len(next(iter(leaves(request["obs"])))[1])
@@ -85,7 +86,7 @@ def load(
     spaces = {key: checkpoints.spec_from_plain(spec) for key, spec in checkpoint.meta["spaces"].items()}
     model = experiment.policies[name].model
     demand_trust(model, *trust)
-    built = model.build(**{f"{key}_spec": spec for key, spec in spaces.items()})
+    built = model.build(seen(spaces["obs"]), spaces["action"], spaces["mask"])
     built.module.load_state_dict(checkpoint.weights())
     weights = {key: spec_of(tensor.numpy()) for key, tensor in built.module.state_dict().items()}
     shapes = Shapes(**spaces, state=built.state, extras=built.extras, noise=built.noise, params=weights)

@@ -37,6 +37,8 @@ class Spec:
     """For discrete leaves: the value the environment gives to choice 0 of each element."""
     low: float | tuple[float, ...] = -math.inf
     high: float | tuple[float, ...] = math.inf
+    stack: int = 1
+    """How many of the newest a policy sees at once, the oldest first along a last axis of its own."""
 
     @property
     def size(self) -> int:
@@ -75,6 +77,13 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 def name_of(path: Path) -> str:
     """A path as people write it."""
     return "/".join(path) or "(root)"
+
+
+def seen(spec: SpecTree) -> Any:
+    """The specs as a policy sees them: what is stacked has its last axis."""
+    return tree_map(
+        lambda leaf: replace(leaf, shape=(*leaf.shape, leaf.stack), stack=1) if leaf.stack > 1 else leaf, spec
+    )
 
 
 def batched(spec: SpecTree, *lead: int) -> Any:

@@ -3,7 +3,7 @@
     PongNoFrameskip-v4      the game as most papers train on it
     ALE/Pong-v5             the same with sticky actions: at each frame the last action repeats with probability 0.25
 
-    action -> 4 frames, maximum of the last 2 -> grey, 84 x 84 -> the last 4 of them, [4, 84, 84]
+    action -> 4 frames, maximum of the last 2 -> grey, 84 x 84; a policy sees the last 4 of them, [84, 84, 4]
 
 Learning sees rewards clipped to -1, 0 and 1, and, where `life_loss` is set, an episode for each life. What the game
 itself says is beside it: `score`, and `game_over` where the whole game has ended.
@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec
 from srl.envs.gym import seeds
 from srl.envs.spaces import spec_of_space
 from srl.errors import UserError, nearest
-from srl.tree import Array, SpecTree, Tree
+from srl.tree import Array, Spec, SpecTree, Tree
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -46,6 +46,8 @@ class Game:
     """The game's name as ale-py has it: pong, space_invaders."""
     frameskip: int = 4
     """Frames that one action lasts."""
+    stack: int = 4
+    """Of how many steps a policy sees the screen at once: 2, 4 or 8."""
     repeat_action_probability: float = 0.0
     """Sticky actions: how probable it is that a frame repeats the last action instead."""
     noop_max: int = 30
@@ -71,6 +73,8 @@ class Game:
         known = roms.get_all_rom_ids()
         if self.game not in known:
             raise UserError(f"no Atari game is called {self.game!r}{nearest(self.game, known)}")
+        if self.stack not in (2, 4, 8):
+            raise UserError(f"Atari: stack is {self.stack!r}; it can be 2, 4 or 8")
         for name in ("frameskip", "max_num_frames_per_episode", "threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -91,10 +95,11 @@ class Atari:
         self._life_loss, self._clip = game.life_loss, game.clip_rewards
         self._vector = _vector(game, num_envs)
         # Pictures in colour come from the same games played once more: same seeds, same actions, same course.
-        self._colour = _vector(game, num_envs, grayscale=False, stack_num=1, **_SCREEN) if game.render_mode else None
+        self._colour = _vector(game, num_envs, grayscale=False, **_SCREEN) if game.render_mode else None
         self._shown: Array | None = None
         spaces: Any = self._vector  # Gymnasium types its spaces only in part
-        self.obs: SpecTree = spec_of_space(spaces.single_observation_space, f"{game.game}: observation")
+        side = spaces.single_observation_space.shape[1:]
+        self.obs: SpecTree = Spec(side, "uint8", low=0.0, high=255.0, stack=game.stack)
         self.action: SpecTree = spec_of_space(spaces.single_action_space, f"{game.game}: action")
         self.mask: SpecTree | None = None
         self._go_on = _fire(self._vector) if game.fire_reset else 0
@@ -103,7 +108,7 @@ class Atari:
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Start a game in every row."""
         obs, info = self._reset(seed=np.array(seeds(seed, self.size)))
-        out["obs"][...] = obs
+        out["obs"][...] = obs[:, 0]
         self._start_over(info["lives"])
 
     def _start_over(self, lives: Array) -> None:
@@ -117,7 +122,7 @@ class Atari:
         between = self._lost
         obs, score, terminated, truncated, info = self._play(np.where(between, self._go_on, action))
         over = terminated | truncated
-        out["obs"][...] = obs
+        out["obs"][...] = obs[:, 0]
         out["score"][:], out["game_over"][:] = score, over
         lost = self._lost_lives(info["lives"]) & ~(over | between | self._over)
         out["reward"][:] = np.sign(score) if self._clip else score
@@ -136,7 +141,7 @@ class Atari:
     def _begin(self, rows: Array, out: dict[str, Any]) -> None:
         """Start the next game now, in rows whose game ended where its end cannot be shown."""
         obs, info = self._reset(options={"reset_mask": rows})
-        out["obs"][rows] = obs[rows]
+        out["obs"][rows] = obs[rows, 0]
         self._lives = info["lives"]
 
     def _reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
@@ -167,6 +172,7 @@ def _vector(game: Game, size: int, **screen: Any) -> AtariVectorEnv:
         game.game,
         size,
         num_threads=game.threads,
+        stack_num=1,
         frameskip=game.frameskip,
         repeat_action_probability=game.repeat_action_probability,
         noop_max=game.noop_max,

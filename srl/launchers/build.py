@@ -24,7 +24,7 @@ from srl.params.shm import Publisher, Reader
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
-from srl.tree import spec_of
+from srl.tree import seen, spec_of
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
@@ -79,7 +79,7 @@ def describe(experiment: Experiment) -> dict[str, Shapes]:
 
 def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, Any]) -> Shapes:
     obs, action, mask = spaces
-    policy = experiment.policies[name].model.build(obs, action, mask, device="cpu", seed=0)
+    policy = experiment.policies[name].model.build(seen(obs), action, mask, device="cpu", seed=0)
     weights = {key: spec_of(tensor.detach().cpu().numpy()) for key, tensor in policy.module.state_dict().items()}
     return Shapes(obs, action, mask, policy.state, policy.extras, policy.noise, weights)
 
@@ -114,7 +114,7 @@ class Builder:
         shapes = self._shapes[name]
         seed = seed_of(self._experiment, "policy", name)
         model = self._experiment.policies[name].model
-        return model.build(shapes.obs, shapes.action, shapes.mask, device=str(device), seed=seed)
+        return model.build(shapes.seen, shapes.action, shapes.mask, device=str(device), seed=seed)
 
     def _reader(self, name: str, policy: Any, resources: Mapping[str, Any]) -> Reader:
         return Reader(self._shapes[name].params, resources[f"params/{name}"], policy.module)

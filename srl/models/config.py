@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from srl.models.outline import Outline
 
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "gelu", "silu"]
+Precision: TypeAlias = Literal["auto", "bf16", "fp32"]
 
 
 class Encoder(Protocol):
@@ -38,6 +39,13 @@ def _positive(name: str, sizes: Sequence[Any]) -> None:
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise UserError(f"{name} has {size!r}; sizes are whole numbers of at least 1")
+
+
+def _precision(name: str, precision: str) -> None:
+    known = get_args(Precision)
+    if precision not in known:
+        hint = nearest(str(precision), known)
+        raise UserError(f"{name}.precision is {precision!r}; use one of {', '.join(known)}{hint}")
 
 
 def _encoder(name: str, encoder: Encoder | str) -> None:
@@ -80,8 +88,11 @@ class NatureCNN:
 
     features: int = 512
     """Width of the layer after the convolutions."""
+    precision: Precision = "auto"
+    """Numbers the layers compute in: fp32, bf16, or auto, which is bf16 where the hardware is made for it."""
 
     def __post_init__(self) -> None:
+        _precision("NatureCNN", self.precision)
         _positive("NatureCNN.features", (self.features,))
 
     def build(self, obs_spec: SpecTree) -> nn.Module:
@@ -99,8 +110,11 @@ class ResNet:
     """Channels of each stage; every stage halves the image."""
     features: int = 256
     """Width of the layer after the stages."""
+    precision: Precision = "auto"
+    """Numbers the layers compute in: fp32, bf16, or auto, which is bf16 where the hardware is made for it."""
 
     def __post_init__(self) -> None:
+        _precision("ResNet", self.precision)
         _positive("ResNet.channels", self.channels)
         _positive("ResNet.features", (self.features,))
         if not self.channels:

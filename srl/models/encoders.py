@@ -2,7 +2,7 @@
 
     float leaf ----------------+
     discrete leaf -> one-hot --+-> MLPEncoder ------------------+
-    image leaf -> /255 -> NatureCNNEncoder or ResNetEncoder ----+-> concatenated (Parts)
+    image leaf -> bytes -> NatureCNNEncoder or ResNetEncoder ----+-> concatenated (Parts)
 
 Every encoder has an int attribute `features`. Encoders must not know about time: rows are independent.
 """
@@ -29,6 +29,7 @@ from srl.models.outline import (
     resnet_width,
     split_images,
 )
+from srl.models.precision import Layers
 from srl.models.trees import at, to_torch
 from srl.tree import Path, Spec, SpecTree, leaves, name_of, tree_map, zeros
 
@@ -135,7 +136,7 @@ class MLPEncoder(nn.Module):
 
 
 class ImageLeaf(nn.Module):
-    """The only leaf of a tree as float images in channels-first order, from 0 to 1."""
+    """The only leaf of a tree as images of bytes in channels-first order."""
 
     def __init__(self, encoder: str, obs_spec: SpecTree) -> None:
         super().__init__()
@@ -144,7 +145,8 @@ class ImageLeaf(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         """Images [N, channels, height, width]."""
         image = at(obs, self.path)
-        return (image.permute(0, 3, 1, 2) if self.channels_last else image).float() / 255
+        # The memory stays as it is: with channels last it is what the layers want.
+        return image.permute(0, 3, 1, 2) if self.channels_last else image
 
 
 class NatureCNNEncoder(nn.Module):
@@ -159,7 +161,8 @@ class NatureCNNEncoder(nn.Module):
         for outputs, kernel, stride in NATURE:
             layers += [orthogonal(nn.Conv2d(channels, outputs, kernel, stride)), nn.ReLU()]
             channels = outputs
-        self.layers = nn.Sequential(*layers, nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU())
+        layers += [nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()]
+        self.layers = Layers(nn.Sequential(*layers), settings.precision)
         self.features = settings.features
 
     def forward(self, obs: Any) -> Tensor:
@@ -195,9 +198,8 @@ class ResNetEncoder(nn.Module):
             layers.append(nn.MaxPool2d(3, stride=2, padding=1))
             layers += [Residual(outputs) for _ in range(BLOCKS)]
             channels = outputs
-        self.layers = nn.Sequential(
-            *layers, nn.ReLU(), nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()
-        )
+        layers += [nn.ReLU(), nn.Flatten(), orthogonal(nn.Linear(flat, settings.features)), nn.ReLU()]
+        self.layers = Layers(nn.Sequential(*layers), settings.precision)
         self.features = settings.features
 
     def forward(self, obs: Any) -> Tensor:

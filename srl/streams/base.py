@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from srl.tree import Spec, SpecTree, Tree, batched
+from srl.streams.frames import before_spec
+from srl.tree import Spec, SpecTree, Tree, batched, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class Shapes:
     frames_per_step: int = 1
     scored: bool = False
     """Whether episodes are counted by other rewards and ends than those that are learned from."""
+
+    @property
+    def seen(self) -> SpecTree:
+        """One row of observations as the policy sees it."""
+        return seen(self.obs)
 
 
 @dataclass(slots=True)
@@ -87,7 +93,7 @@ class Producer(Protocol):
 
 def request_spec(shapes: Shapes, rows: int, explore: bool = True) -> dict[str, Any]:
     """What an act request of so many rows holds."""
-    spec: dict[str, Any] = {"obs": shapes.obs, "first": Spec((), "bool"), "state": shapes.state}
+    spec: dict[str, Any] = {"obs": shapes.seen, "first": Spec((), "bool"), "state": shapes.state}
     if shapes.mask is not None:
         spec["mask"] = shapes.mask
     if explore:
@@ -119,11 +125,14 @@ def segment_spec(shapes: Shapes, rollout: int, rows: int, chunk: int | None) -> 
     spec = {**batched(after, rollout + 1, rows), **batched(steps, rollout, rows), "version": Spec((rollout,), "int64")}
     if shapes.state:
         spec["state"] = batched(shapes.state, rollout // (chunk or rollout) + 1, rows)
+    before = before_spec(shapes.obs)
+    if before:
+        spec["before"] = batched(before, rows)
     return spec
 
 
-BATCH_FIELDS_LEFT_OUT = ("version", "episode_return", "episode_length", "score", "game_over")
-"""Fields of a segment that are for accounting, not for learning."""
+BATCH_FIELDS_LEFT_OUT = ("version", "episode_return", "episode_length", "score", "game_over", "before")
+"""Fields of a segment that are for accounting or for stacking frames, not for learning."""
 
 
 def columns(segment: dict[str, Any]) -> dict[str, Tree]:

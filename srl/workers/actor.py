@@ -17,6 +17,7 @@ import numpy as np
 
 from srl.metrics import Clock
 from srl.streams.base import ActClient, Producer, Shapes, Slot, counted
+from srl.streams.frames import Stacks
 from srl.tree import Tree, copy_into, index, zeros
 
 
@@ -60,6 +61,7 @@ class Rollout:
         self._length = np.zeros(rows, np.int64)
         self.slot: Slot | None = None
         self.t = 0
+        self._stacks = Stacks(shapes.obs, rows)
         envs.reset(seed, self._next)
 
     def begin(self, slot: Slot) -> None:
@@ -69,6 +71,7 @@ class Rollout:
         for name, leaf in self._next.items():
             copy_into(index(slot.segment[name], 0), leaf)
         slot.segment["valid"][0] = self._valid
+        copy_into(slot.segment.get("before", {}), self._stacks.stacks)
 
     def request(self) -> dict[str, Any]:
         """What the policy needs to act on the current row."""
@@ -76,7 +79,7 @@ class Rollout:
         self._store_state()
         self._random.random(out=self._noise, dtype=np.float32)
         request = {
-            "obs": index(segment["obs"], t),
+            "obs": self._stacks.push(index(segment["obs"], t), segment["first"][t]),
             "first": segment["first"][t],
             "state": self._state,
             "noise": self._noise,

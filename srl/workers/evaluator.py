@@ -16,6 +16,7 @@ import numpy as np
 
 from srl.metrics import Clock
 from srl.streams.base import Shapes, counted
+from srl.streams.frames import Stacks
 from srl.streams.inline import Acts, Weights
 from srl.tree import index, zeros
 from srl.workers.actor import Environments
@@ -69,9 +70,12 @@ def steps_of(policy: Acts, envs: Environments, shapes: Shapes, played: Episodes,
     if shapes.mask is not None:
         out["mask"] = zeros(shapes.mask, rows)
     envs.reset(seed, out)
+    stacks = Stacks(shapes.obs, rows)
     state, first, valid = zeros(shapes.state, rows), np.ones(rows, bool), np.ones(rows, bool)
     while not played.complete:
-        request = {name: out[name] for name in ("obs", "mask") if name in out} | {"first": first, "state": state}
+        request = {"obs": stacks.push(out["obs"], first), "first": first, "state": state}
+        if "mask" in out:
+            request["mask"] = out["mask"]
         if explore:
             request["noise"] = random.random((rows, shapes.noise), dtype=np.float32)
         reply = policy.act(request)

@@ -21,6 +21,7 @@ import torch
 
 from srl.metrics import Clock
 from srl.streams.base import Slot, columns, counted
+from srl.streams.frames import stack_into, stacked
 from srl.tree import batched, copy_into, spec_of, tree_map, zeros
 from srl.workers.base import Link
 
@@ -99,11 +100,12 @@ class Progress:
 
 
 class Batch:
-    """Segments side by side in one block, as tensors on the training device."""
+    """Segments side by side in one block, as tensors on the training device; frames are stacked."""
 
     def __init__(self, segment: dict[str, Any], count: int, device: torch.device) -> None:
         spec = spec_of(columns(segment))
         self._rows = segment["reward"].shape[1]
+        spec["obs"] = stacked(spec["obs"], segment.get("before", {}))
         wide = {name: tree_map(lambda leaf: _widened(leaf, count), part) for name, part in spec.items()}
         self._arrays = zeros(wide)
         self._tensors = tree_map(torch.from_numpy, self._arrays)
@@ -116,7 +118,10 @@ class Batch:
         """Copy the segments in, in the order given."""
         for at, slot in enumerate(slots):
             part = slice(at * self._rows, (at + 1) * self._rows)
-            copy_into(tree_map(lambda leaf, part=part: leaf[:, part], self._arrays), columns(slot.segment))
+            fields = columns(slot.segment)
+            target = tree_map(lambda leaf, part=part: leaf[:, part], self._arrays)
+            stack_into(target.pop("obs"), fields.pop("obs"), slot.segment["first"], slot.segment.get("before", {}))
+            copy_into(target, fields)
         if self._device.type == "cpu":
             return self._tensors
         return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), self._tensors)

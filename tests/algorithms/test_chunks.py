@@ -70,7 +70,8 @@ def test_single_rows_are_not_copied():
 def test_last_value_is_that_of_the_observation_after_the_last_row():
     policy = MLPPolicy()
     batch = batch_for(policy, 4, 3)
-    assert torch.equal(last_value(policy, batch), policy.value(batch["obs"], batch["first"], {})[-1])
+    # Batches of other sizes may be summed in another order.
+    torch.testing.assert_close(last_value(policy, batch), policy.value(batch["obs"], batch["first"], {})[-1])
     recurrent = RNNPolicy()
     batch = batch_for(recurrent, 4, 3, chunk=2)
     whole = recurrent.value(batch["obs"], batch["first"], {"h": batch["state"]["h"][0]})[-1]
