@@ -1,4 +1,4 @@
-"""The command line: srl train | resume | eval | play | show | list | doctor.
+"""The command line: srl train | resume | eval | play | show | list | doctor | bench.
 
 Each verb is a short function that parses its words and calls the part that does the work. Nothing slow is imported
 before it is needed, so that a typing error is answered at once.
@@ -28,6 +28,7 @@ DESCRIPTIONS = {
     "show": "draw what a recipe would start, without starting it: srl show ppo --actors 4",
     "list": "recipes, and the runs of a folder",
     "doctor": "what is installed and what this machine can do",
+    "bench": "measure how fast this machine trains: srl bench w2 --seconds 60",
 }
 
 
@@ -59,6 +60,7 @@ def _dispatch(words: list[str]) -> int:
         "show": _show,
         "list": _list,
         "doctor": _doctor,
+        "bench": _bench,
     }
     if not words or words[0] in ("-h", "--help", "help"):
         print("usage: srl VERB ...; srl VERB --help says more\n")
@@ -279,6 +281,20 @@ def _doctor(words: list[str]) -> int:
     for line in doctor.report():
         print(line)
     print(f"looked around in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+def _bench(words: list[str]) -> int:
+    parser = _parser("bench")
+    parser.add_argument("workload", metavar="WORKLOAD", help="w1, w1v, w2, w2e1, w3, w3e1, w5 or w5e1")
+    for flag, default, text in (("--seconds", 60.0, "length of the window"), ("--warmup", 20.0, "seconds before it")):
+        parser.add_argument(flag, type=float, default=default, metavar="S", help=f"{text} [{default:.0f}]")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_all(words)
+    from srl import bench
+
+    figures = bench.measure_workload(options.workload, warmup=options.warmup, seconds=options.seconds)
+    print(bench.as_json(options.workload, figures) if options.json else bench.said(options.workload, figures))
     return 0
 
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,15 +53,16 @@ def train(
     name: str | None = None,
     quiet: bool = False,
     command: list[str] | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> Result:
-    """Run an experiment to its end and say how it ended."""
+    """Run an experiment to its end and say how it ended; `sinks` get every row of metrics, besides those of the run."""
     experiment.check()
     console = Console(quiet)
     with _launched(launcher) as launched:
         shapes = launched.describe(experiment)
         env = name_of_env(only(experiment.actors)[1].env)
         run = runs.create(Path(runs_folder), experiment, env, name, command or sys.argv)
-        return Control(experiment, launched, run, console).run(shapes)
+        return Control(experiment, launched, run, console, sinks=sinks).run(shapes)
 
 
 def resume(run: Run, experiment: Experiment, *, launcher: LauncherName = "local", quiet: bool = False) -> Result:
@@ -95,7 +96,14 @@ class Control:
     """Watches one run."""
 
     def __init__(
-        self, experiment: Experiment, launcher: Launcher, run: Run, console: Console, *, resume: bool = False
+        self,
+        experiment: Experiment,
+        launcher: Launcher,
+        run: Run,
+        console: Console,
+        *,
+        resume: bool = False,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self._experiment = experiment
         self._launcher = launcher
@@ -105,6 +113,7 @@ class Control:
         self._tasks = tasks_of(experiment)
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
+        self._more_sinks = sinks
         self._sinks: list[Sink] = []
         self._finished: dict[Task, dict[str, Any]] = {}
         self._evaluated: dict[Task, dict[str, Any]] = {}
@@ -119,7 +128,7 @@ class Control:
         status, failure = "failed", None
         with self._signals():
             try:
-                self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path)]
+                self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
                 self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
                 self._watch()
                 status = "interrupted" if self._signal else "completed"
@@ -281,9 +290,12 @@ class Control:
 
 
 def _title(experiment: Experiment) -> str:
-    actors = only(experiment.actors)[1]
-    size = f"{actors.count} x {actors.ring} x {actors.envs} environments"
-    return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}"
+    actors, trainers = only(experiment.actors)[1], only(experiment.trainers)[1]
+    size = (
+        f"{actors.count} actor(s) x {actors.ring} x {actors.envs} environments, {trainers.threads} thread(s) to train"
+    )
+    compiled = ", compiled" if only(experiment.policies)[1].compile else ""
+    return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}{compiled}"
 
 
 def _crosses(before: int, after: int, evaluate: Any) -> bool:

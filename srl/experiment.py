@@ -107,6 +107,8 @@ class Policies:
     """Threads of each policy worker."""
     device: str = "auto"
     """Device of each policy worker: auto, cpu, cuda, cuda:1; inline acting is always on the CPU."""
+    compile: bool = False
+    """Compile acting: some seconds at the start of each worker that acts, then half the time for small networks."""
 
     def __post_init__(self) -> None:
         _positive(self, "count", "threads")

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VTrace:
+    """Correction of advantages and targets for what was acted with older weights (Espeholt et al., 2018)."""
+
+    rho_bar: float = 1.0
+    """Upper bound on the importance weight of each temporal difference: decides which policy's value is learned."""
+    c_bar: float = 1.0
+    """Upper bound on the importance weights inside the traces: decides how fast it is learned."""
+
+    def __post_init__(self) -> None:
+        check(self, rho_bar=POSITIVE, c_bar=POSITIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PPO:
     """Settings of PPO with generalised advantage estimation; the defaults suit small continuous and discrete tasks."""
 
@@ -29,6 +42,8 @@ class PPO:
     """Discount of the reward one row later."""
     lam: float = 0.95
     """Trace decay of the advantage estimate: 0 trusts the value function, 1 the sampled return."""
+    vtrace: VTrace | None = None
+    """Correct advantages for old weights: one more pass over each batch, before its epochs. None trusts the batch."""
     clip: float = 0.2
     """How far the probability ratio may move from 1 before its gradient is cut."""
     value_clip: float | None = None

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from srl.algorithms import losses
 from srl.algorithms.base import Batch, Policy, Stats, Update, linear, mean_of, read_stats, require_rows
-from srl.algorithms.chunks import Chunks, last_value, valid_observations
+from srl.algorithms.chunks import Chunks, joined, last_value, valid_observations
 from srl.algorithms.compiled import CompiledStep
 from srl.algorithms.ppo import PPO
-from srl.algorithms.returns import explained_variance, gae
+from srl.algorithms.returns import explained_variance, gae, off_policy_gae
 from srl.algorithms.reward_scale import RewardScale
 
 
@@ -40,7 +40,7 @@ class PPOLearner:
         """Learn from one batch; progress is the part of the run that is over."""
         settings = self.settings
         require_rows(batch)
-        advantage, target = self._targets(batch)
+        batch, advantage, target = self._targets(batch)
         variance = explained_variance(batch["value"], target, batch["valid"])
         chunks = self._chunks(batch, advantage, target)
         learning_rate = linear(settings.learning_rate, 0.0 if settings.anneal else None, progress)
@@ -76,14 +76,21 @@ class PPOLearner:
         if self.reward_scale and state["reward_scale"]:
             self.reward_scale.load_state_dict(state["reward_scale"])
 
-    def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Advantages and value targets [T, B]."""
+    def _targets(self, batch: Batch) -> tuple[Batch, Tensor, Tensor]:
+        """Advantages and value targets [T, B], and the batch with the values that they were measured by."""
         reward, terminated, truncated, valid = (batch[k] for k in ("reward", "terminated", "truncated", "valid"))
         if self.reward_scale:
             reward = self.reward_scale(reward, terminated | truncated, valid)
         after = last_value(self.policy, batch)
-        gamma, lam = self.settings.gamma, self.settings.lam
-        return gae(reward, batch["value"], after, terminated, truncated, valid, gamma, lam)
+        gamma, lam, vtrace = self.settings.gamma, self.settings.lam, self.settings.vtrace
+        if vtrace is None:
+            return batch, *gae(reward, batch["value"], after, terminated, truncated, valid, gamma, lam)
+        with torch.no_grad():
+            now = Chunks.cut(batch).evaluate(self.policy)
+        batch = batch | {"value": joined(now.value, batch)}
+        log_rho = joined(now.log_prob, batch) - batch["log_prob"]
+        rows = (reward, batch["value"], after, terminated, truncated, valid)
+        return batch, *off_policy_gae(log_rho, *rows, gamma, lam, vtrace.rho_bar, vtrace.c_bar)
 
     def _chunks(self, batch: Batch, advantage: Tensor, target: Tensor) -> Chunks:
         """The batch ready for minibatches, with values in value units."""

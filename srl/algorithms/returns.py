@@ -83,6 +83,34 @@ def vtrace(
 
 
 @torch.no_grad()
+def off_policy_gae(
+    log_rho: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    last_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    gamma: float,
+    lam: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """V-trace value targets, and advantages for a loss that weighs row t by its own ratio; GAE where log_rho is 0.
+
+    target[t] is that of vtrace
+    advantage[t] = reward[t] + gamma * value[t+1] - value[t] + gamma * lam * (target[t+1] - value[t+1])
+    """
+    _, target = vtrace(log_rho, reward, value, last_value, terminated, truncated, valid, gamma, rho_bar, c_bar, lam)
+    v_tp1 = _next_values(value, last_value, terminated)
+    goes_on = valid & ~(terminated | truncated)
+    correction_t = target - value
+    correction_tp1 = torch.cat([correction_t[1:], torch.zeros_like(last_value)[None]])
+    advantage = reward + gamma * v_tp1 - value + gamma * lam * torch.where(goes_on, correction_tp1, 0.0)
+    return torch.where(valid, advantage, 0.0), target
+
+
+@torch.no_grad()
 def discounted_returns(
     reward: Tensor, ended: Tensor, valid: Tensor, gamma: float, carry: Tensor
 ) -> tuple[Tensor, Tensor]:

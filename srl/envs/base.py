@@ -101,6 +101,19 @@ def check_name(env: Source) -> None:
     _resolve(env)
 
 
+def steps_together(env: Source) -> bool:
+    """Whether many of these environments cost little more than one, being arrays of one computation."""
+    try:
+        source = _resolve(env)
+    except UserError:
+        return False  # to be said where the environment is checked
+    return isinstance(source, EnvSpec) and source.vector_entry_point is not None and not _has_family(source)
+
+
+def _has_family(spec: EnvSpec) -> bool:
+    return any(family.options_of(spec) is not None for family, _ in _FAMILIES)
+
+
 def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mode: str | None = None) -> EnvBatch:
     """Build `size` environments, each with the keyword arguments `kwargs`."""
     name = name_of_env(env)

@@ -116,6 +116,14 @@ class Builder:
         model = self._experiment.policies[name].model
         return model.build(shapes.seen, shapes.action, shapes.mask, device=str(device), seed=seed)
 
+    def _acting_policy(self, name: str, device: torch.device) -> Any:
+        policy = self._policy(name, device)
+        if self._experiment.policies[name].compile:
+            if not hasattr(policy, "compile_act"):
+                raise UserError(f"policies {name!r}: {type(policy).__name__} cannot compile acting; set compile=False")
+            policy.compile_act()
+        return policy
+
     def _reader(self, name: str, policy: Any, resources: Mapping[str, Any]) -> Reader:
         return Reader(self._shapes[name].params, resources[f"params/{name}"], policy.module)
 
@@ -181,7 +189,7 @@ class Builder:
     def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
         name = task.group
         policies = self._experiment.policies[name]
-        policy = self._policy(name, device_of(policies.device))
+        policy = self._acting_policy(name, device_of(policies.device))
         lanes = plan.lanes_of(self._experiment, plan.act_actors(self._experiment, name))
         server = ShmActServer(
             self._shapes[name],
@@ -233,7 +241,7 @@ class Builder:
         lanes = plan.lanes_of(self._experiment, askers)
         own = [lane.index for lane in lanes if lane.actor == at]
         if self._experiment.policies[name].act == "inline":
-            policy = self._policy(name, torch.device("cpu"))
+            policy = self._acting_policy(name, torch.device("cpu"))
             return InlineClient(policy, self._reader(name, policy, resources)), own
         replies = resources[f"act/{name}/replies/{at}"]
         block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]

@@ -33,8 +33,8 @@ from srl.workers.beat import ages_of
 
 FDS_PER_MESSAGE = 200
 """The kernel passes at most 253 descriptors in one message."""
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Libraries that would start a thread per core in every worker; each worker sets its own count for torch."""
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
+"""Libraries that would start a thread or a process per core in every worker; each worker sets torch's own count."""
 
 BOOT = """
 import json, sys

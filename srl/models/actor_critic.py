@@ -9,6 +9,7 @@ A trunk works on rows; only its memory sees time. This module must not know how 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,19 +113,25 @@ class ActorCriticPolicy:
         self.module.to(self.device).eval()
         outline = settings.outline(obs_spec, action_spec, mask_spec)
         self.state, self.extras, self.noise = outline.state, outline.extras, outline.noise
+        self._answer: Callable[..., dict[str, Any]] = self._eager_answer
 
     def act(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request of N rows, as numpy arrays."""
         with torch.inference_mode():
-            obs, first, state, mask, noise = (self._to_device(request.get(key, {})) for key in REQUEST)
-            joint, value, state = self.module(obs, first.unsqueeze(0), state, mask)
-            action = joint.mode() if isinstance(noise, dict) else joint.sample(noise)
-            reply = {"action": action, "state": state, "log_prob": joint.log_prob(action), "value": value}
-            reply = tree_map(to_numpy, reply)
+            reply = tree_map(to_numpy, self._answer(*(self._to_device(request.get(key, {})) for key in REQUEST)))
         for name in self.extras:
             if not np.isfinite(reply[name]).all():
                 raise FloatingPointError(_complaint(name, request))
         return reply
+
+    def _eager_answer(self, obs: Any, first: Tensor, state: Any, mask: Any, noise: Any) -> dict[str, Any]:
+        joint, value, state = self.module(obs, first.unsqueeze(0), state, mask)
+        action = joint.mode() if isinstance(noise, dict) else joint.sample(noise)
+        return {"action": action, "state": state, "log_prob": joint.log_prob(action), "value": value}
+
+    def compile_act(self) -> None:
+        """From now on act is one compiled function: some seconds at the first request, then half the time or less."""
+        self._answer = torch.compile(self._eager_answer, fullgraph=True)
 
     def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:
         """What the policy says of actions [T, B, ...], with gradient."""

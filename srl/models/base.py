@@ -49,6 +49,10 @@ class Policy(Protocol):
         """
         ...
 
+    def compile_act(self) -> None:
+        """Compile what act computes; only asked of a policy whose experiment says so."""
+        ...
+
     def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:
         """Judge actions [T, B, ...]; state is the one before row 0, zeroed wherever first is set."""
         ...

@@ -1,7 +1,9 @@
-"""What on-policy recipes share: the graph in which actors feed one trainer, and the model."""
+"""What on-policy recipes share: the graph in which actors feed one trainer, the model, and variants of a recipe."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,7 +22,7 @@ EVAL_EPISODES = 20
 
 
 def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
-    """The experiment in which every rollout of every actor gives one segment to each update."""
+    """The experiment in which every rollout of every actor gives one segment to each update; `p` is placed."""
     env, rollouts = p["env"], p["actors"] * p["ring"]
     if rollouts < 1 or p["envs"] < rollouts or p["envs"] % rollouts:
         raise UserError(f"envs ({p['envs']}) must be a multiple of actors x ring ({p['actors']} x {p['ring']})")
@@ -32,13 +34,36 @@ def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
         name=name,
         actors=groups,
         policies={
-            "main": Policies(model=_model(p), act=p["act"], count=p["policy_workers"], device=p["device"]),
+            "main": Policies(
+                model=_model(p), act=p["act"], count=p["policy_workers"], device=p["device"], compile=p["compile"]
+            ),
         },
         trainers={"main": Trainers(algorithm=algorithm, device=p["device"], threads=p["threads"])},
         streams={"main": Train(rollout=p["rollout"], batch=rollouts, max_lag=p["max_lag"], chunk=_chunk(p))},
         stop=Stop(steps=p["steps"], reward=p["stop_at_reward"]),
         seed=p["seed"],
     )
+
+
+def same_parameters(recipe: Callable[..., Experiment], **defaults: Any) -> Callable[..., Any]:
+    """Decorates a recipe of `**given` that takes what another takes, with these defaults in place of its own."""
+    parameters = inspect.signature(recipe).parameters.values()
+    signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in parameters])
+    _, heading, section = (inspect.getdoc(recipe) or "").partition("Args:\n")
+
+    def decorate(variant: Callable[..., Experiment]) -> Callable[..., Experiment]:
+        @functools.wraps(variant)
+        def made(*args: Any, **named: Any) -> Experiment:
+            bound = signature.bind(*args, **named)
+            bound.apply_defaults()
+            return variant(**bound.arguments)
+
+        made.__dict__.update(__signature__=signature, __wrapped__=recipe)
+        made.__annotations__ = dict(recipe.__annotations__)
+        made.__doc__ = f"{inspect.getdoc(variant)}\n\n{heading}{section}"
+        return made
+
+    return decorate
 
 
 def _model(p: dict[str, Any]) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from srl.algorithms.impala import IMPALA
 from srl.experiment import Experiment
 from srl.recipes.graph import Act, Memory, Source, on_policy
+from srl.recipes.placement import placed
 from srl.recipes.tuned import settled
 
 DEFAULTS = {
@@ -19,6 +20,7 @@ DEFAULTS = {
     "hidden": (64, 64),
     "memory": "none",
     "shared": False,
+    "threads": 1,
 }
 
 
@@ -28,7 +30,7 @@ def impala(
     seed: int = 1,
     steps: int | None = None,
     stop_at_reward: float | None = None,
-    actors: int = 1,
+    actors: int | None = None,
     ring: int = 1,
     envs: int | None = None,
     rollout: int | None = None,
@@ -36,7 +38,7 @@ def impala(
     act: Act = "inline",
     policy_workers: int = 1,
     device: str = "auto",
-    threads: int = 1,
+    threads: int | None = None,
     eval_every: int = 0,
     learning_rate: float | None = None,
     anneal: bool | None = None,
@@ -46,6 +48,7 @@ def impala(
     hidden: tuple[int, ...] | None = None,
     memory: Memory | None = None,
     shared: bool | None = None,
+    compile: bool | None = None,
 ) -> Experiment:
     """Asynchronous actor-critic with V-trace, for any Gymnasium environment.
 
@@ -56,7 +59,7 @@ def impala(
         seed: everything random is drawn from it
         steps: steps to train on [1,000,000]
         stop_at_reward: stop early at this mean reward of the last 100 episodes
-        actors: actor processes
+        actors: actor processes; picked for environment and machine if not given
         ring: rollouts per actor, which overlap stepping and inference when acting is remote
         envs: environments in all, shared out over the rollouts [32]
         rollout: steps of each environment per update [32]
@@ -64,7 +67,7 @@ def impala(
         act: where actions are computed: in the actors (inline), or in policy workers over shared memory (shm)
         policy_workers: policy workers, when acting is not inline
         device: where training and policy workers compute: auto, cpu, cuda, cuda:1
-        threads: threads of the trainer
+        threads: threads of the trainer; 0 lets the machine decide [1]
         eval_every: steps between two evaluations; 0 for none
         learning_rate: step size of the optimizer [0.0006]
         anneal: let the learning rate fall to 0 over the run [no]
@@ -74,7 +77,8 @@ def impala(
         hidden: widths of the hidden layers [64,64]
         memory: recurrence: none, lstm, gru [none]
         shared: one encoder and memory for policy and value [no]
+        compile: compile acting; if not given, where that pays: small networks and long runs
     """
-    p = settled("impala", locals(), DEFAULTS)
+    p = placed(settled("impala", locals(), DEFAULTS))
     names = ("learning_rate", "anneal", "gamma", "entropy")
     return on_policy("impala", IMPALA(**{name: p[name] for name in names}, normalise_reward=p["normalise"]), p)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from srl.algorithms.ppo import PPO
 from srl.experiment import Experiment
 from srl.recipes.graph import Act, Memory, Source, on_policy
+from srl.recipes.placement import placed
 from srl.recipes.tuned import settled
 
 DEFAULTS = {
@@ -25,6 +28,7 @@ DEFAULTS = {
     "hidden": (64, 64),
     "memory": "none",
     "shared": False,
+    "threads": 1,
 }
 
 
@@ -34,7 +38,7 @@ def ppo(
     seed: int = 1,
     steps: int | None = None,
     stop_at_reward: float | None = None,
-    actors: int = 1,
+    actors: int | None = None,
     ring: int = 1,
     envs: int | None = None,
     rollout: int | None = None,
@@ -42,7 +46,7 @@ def ppo(
     act: Act = "inline",
     policy_workers: int = 1,
     device: str = "auto",
-    threads: int = 1,
+    threads: int | None = None,
     eval_every: int = 0,
     learning_rate: float | None = None,
     anneal: bool | None = None,
@@ -58,6 +62,7 @@ def ppo(
     hidden: tuple[int, ...] | None = None,
     memory: Memory | None = None,
     shared: bool | None = None,
+    compile: bool | None = None,
 ) -> Experiment:
     """Proximal policy optimisation, for any Gymnasium environment.
 
@@ -68,7 +73,7 @@ def ppo(
         seed: everything random is drawn from it
         steps: steps to train on [1,000,000]
         stop_at_reward: stop early at this mean reward of the last 100 episodes
-        actors: actor processes
+        actors: actor processes; picked for environment and machine if not given
         ring: rollouts per actor, which overlap stepping and inference when acting is remote
         envs: environments in all, shared out over the rollouts [32]
         rollout: steps of each environment per update [128]
@@ -76,7 +81,7 @@ def ppo(
         act: where actions are computed: in the actors (inline), or in policy workers over shared memory (shm)
         policy_workers: policy workers, when acting is not inline
         device: where training and policy workers compute: auto, cpu, cuda, cuda:1
-        threads: threads of the trainer
+        threads: threads of the trainer; 0 lets the machine decide [1]
         eval_every: steps between two evaluations; 0 for none
         learning_rate: step size of Adam [0.0003]
         anneal: let the learning rate fall to 0 over the run [no]
@@ -92,7 +97,13 @@ def ppo(
         hidden: widths of the hidden layers [64,64]
         memory: recurrence: none, lstm, gru [none]
         shared: one encoder and memory for policy and value [no]
+        compile: compile acting and learning; if not given, where that pays: small networks and long runs
     """
-    p = settled("ppo", locals(), DEFAULTS)
-    names = ("learning_rate", "anneal", "gamma", "lam", "clip", "entropy", "epochs", "minibatches")
-    return on_policy("ppo", PPO(**{name: p[name] for name in names}, normalise_reward=p["normalise"]), p)
+    return proximal("ppo", locals())
+
+
+def proximal(name: str, given: dict[str, Any], **more: Any) -> Experiment:
+    """The experiment of a recipe with these parameters, and more settings of the algorithm."""
+    p = placed(settled(name, given, DEFAULTS))
+    names = ("learning_rate", "anneal", "gamma", "lam", "clip", "entropy", "epochs", "minibatches", "compile")
+    return on_policy(name, PPO(**{key: p[key] for key in names}, normalise_reward=p["normalise"], **more), p)

@@ -16,6 +16,8 @@ ATARI: dict[str, Any] = {
     "epochs": 4,
     "minibatches": 4,
     "shared": True,
+    "threads": 0,
+    "compile": False,
 }
 
 VIZDOOM: dict[str, Any] = {**ATARI, "steps": 2_000_000, "rollout": 64, "clip": 0.2, "normalise": True}
@@ -82,6 +84,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """By recipe, then environment id: parameters of the recipe."""
+TUNED["appo"] = {**TUNED["ppo"]}
 
 BODIES = (
     "HalfCheetah",
@@ -107,6 +110,9 @@ FAMILIES: dict[str, dict[str, dict[str, Any]]] = {
     }
 }
 """The same for environments that have no entry of their own, by a pattern of their ids; the first that fits."""
+FAMILIES["appo"] = {
+    pattern: known | ({"epochs": 1} if known is ATARI else {}) for pattern, known in FAMILIES["ppo"].items()
+}
 
 
 def settled(recipe: str, given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 
 from srl.algorithms import PPO, losses
 from srl.algorithms.chunks import Chunks
+from srl.algorithms.ppo import VTrace
 from srl.errors import UserError
 
 from .fakes import MLPPolicy, RNNPolicy, batch_for, flags
@@ -93,7 +94,7 @@ def test_advantages_are_normalised_over_the_whole_batch():
     policy = MLPPolicy()
     batch = batch_for(policy, 16, 4)
     learner = PPO().build(policy)
-    advantage, target = learner._targets(batch)
+    _, advantage, target = learner._targets(batch)
     rows = learner._chunks(batch, advantage, target).rows
     assert torch.equal(rows["advantage"][0], losses.normalised(advantage, batch["valid"]).flatten())
     kept = PPO(normalise_advantage=False).build(policy)._chunks(batch, advantage, target).rows
@@ -130,7 +131,7 @@ def test_the_loss_is_that_of_the_settings_averaged_over_valid_rows():
     batch["log_prob"] -= 1.5 * torch.rand(16, 4, generator=torch.Generator().manual_seed(0))
     settings = PPO(clip=0.3, value_clip=0.1, dual_clip=1.5, value_weight=0.3, entropy=0.02, epochs=1, minibatches=1)
     learner = settings.build(policy)
-    advantage, target = learner._targets(batch)
+    _, advantage, target = learner._targets(batch)
     now = policy.evaluate(batch["obs"][:-1], batch["action"], None, None, {})
     valid = batch["valid"]
     ratio = (now.log_prob - batch["log_prob"]).exp()
@@ -222,3 +223,24 @@ def test_a_constant_reward_is_learned_with_its_true_worth():
             0.0,
         )
     assert policy.value(obs[0], first[0], {})[0].item() == pytest.approx(5.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("policy", "chunk"), both())
+def test_vtrace_changes_nothing_where_the_batch_is_of_the_newest_weights(policy, chunk):
+    batch = batch_for(policy, 16, 4, chunk)
+    twin = copy.deepcopy(policy)
+    plain = PPO().build(policy, 1).step(batch, 0.0)
+    corrected = PPO(vtrace=VTrace()).build(twin, 1).step(batch, 0.0)
+    assert corrected == pytest.approx(plain, abs=1e-5)
+    torch.testing.assert_close(weights(twin), weights(policy))
+
+
+@pytest.mark.parametrize(("policy", "chunk"), both())
+def test_vtrace_trusts_less_what_the_policy_would_not_do_again(policy, chunk):
+    batch = batch_for(policy, 16, 4, chunk)
+    # The one that acted was surer of its actions by far than the policy is now.
+    old = batch | {"log_prob": batch["log_prob"] + 5.0}
+    twin = copy.deepcopy(policy)
+    plain = PPO(epochs=1, normalise_advantage=False).build(policy, 1).step(old, 0.0)
+    corrected = PPO(epochs=1, normalise_advantage=False, vtrace=VTrace()).build(twin, 1).step(old, 0.0)
+    assert corrected["value_loss"] < 0.1 * plain["value_loss"]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srl.algorithms.returns import discounted_returns, explained_variance, gae, vtrace
+from srl.algorithms.returns import discounted_returns, explained_variance, gae, off_policy_gae, vtrace
 
 from . import literal
 from .fakes import flags
@@ -69,6 +69,33 @@ def test_vtrace_is_the_sum_over_each_episode(segment, gamma, bars, lam):
             for t, pair in literal.vtrace(episode, reward, value, log_rho, gamma, *bars, lam).items():
                 expected[:, t, column] = torch.tensor(pair)
     torch.testing.assert_close(torch.stack([advantage, target]), expected)
+
+
+@settings(deadline=None, max_examples=200)
+@given(segments(), st.sampled_from([0.0, 0.9, 1.0]), st.sampled_from([0.0, 0.7, 1.0]))
+def test_off_policy_gae_is_gae_where_nothing_is_old(segment, gamma, lam):
+    segment["log_rho"] = torch.zeros_like(segment["log_rho"])
+    for got, expected in zip(
+        off_policy_gae(**segment, gamma=gamma, lam=lam), gae(**without_rho(segment), gamma=gamma, lam=lam), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
+
+
+@settings(deadline=None, max_examples=200)
+@given(segments(), st.sampled_from([(1.0, 1.0), (2.0, 0.5)]), st.sampled_from([0.7, 1.0]))
+def test_off_policy_gae_is_one_step_and_then_the_corrected_traces(segment, bars, lam):
+    gamma = 0.9
+    advantage, target = off_policy_gae(**segment, gamma=gamma, lam=lam, rho_bar=bars[0], c_bar=bars[1])
+    _, corrected = vtrace(**segment, gamma=gamma, rho_bar=bars[0], c_bar=bars[1], lam=lam)
+    torch.testing.assert_close(target, corrected)
+    for column in range(target.shape[1]):
+        reward, value, goal = (x[:, column].tolist() for x in (segment["reward"], segment["value"], target))
+        for episode in episodes(segment, column):
+            for t, after in zip(episode.rows, [*episode.rows[1:], None], strict=True):
+                next_value = episode.bootstrap if after is None else value[after]
+                trace = 0.0 if after is None else goal[after] - value[after]
+                expected = reward[t] + gamma * next_value - value[t] + gamma * lam * trace
+                assert advantage[t, column].item() == pytest.approx(expected, abs=1e-9)
 
 
 @settings(deadline=None)

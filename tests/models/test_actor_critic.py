@@ -43,6 +43,31 @@ def evaluate(policy, segment):
     return policy.evaluate(segment["obs"], segment["action"], segment.get("mask"), segment["first"], segment["state"])
 
 
+# What torch's compiler imports warns of torch's own past.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(("space", "kind"), [("choice", "none"), ("nested", "lstm")])
+def test_compiled_acting_gives_what_eager_acting_gives(spaces, draw, space, kind):
+    obs_spec, action_spec = {"x": spaces.vector, "n": spaces.choices}, getattr(spaces, space)
+    settings = ActorCritic(encoder=SMALL, memory=MEMORIES[kind], policy_gain=1.0)
+    mask_spec, mask = draw.mask(action_spec, B)
+    eager, compiled = (settings.build(obs_spec, action_spec, mask_spec, seed=1) for _ in range(2))
+    compiled.compile_act()
+    for noise in ({"noise": draw.rng.random((B, eager.noise), dtype=np.float32)}, {}):
+        state = tree_map(lambda leaf: draw.rng.normal(size=leaf.shape).astype("f"), zeros(eager.state, B))
+        request = {"obs": draw.tree(obs_spec, B), "first": draw.rng.random(B) < 0.3, "state": state, "mask": mask}
+        expected, got = eager.act(request | noise), compiled.act(request | noise)
+        assert list(leaves(expected))
+        tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), expected, got)
+    # It goes on with weights that are written in place, as a reader does.
+    with torch.no_grad():
+        for policy in (eager, compiled):
+            for parameter in policy.module.parameters():
+                parameter.mul_(0.5)
+    expected, got = eager.act(request), compiled.act(request)
+    np.testing.assert_allclose(expected["value"], got["value"], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("space", ["choice", "choices", "bits", "box", "nested"])
 @pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
 def test_evaluate_agrees_with_act(spaces, draw, memory, shared, space):

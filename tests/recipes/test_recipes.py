@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -13,11 +14,18 @@ from srl.models.config import GRU, LSTM
 from srl.recipes import BUILT_IN
 from srl.recipes import impala as impala_module
 from srl.recipes import ppo as ppo_module
+from srl.recipes.appo import appo
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
 from srl.recipes.tuned import ATARI, FAMILIES, MUJOCO, TUNED, VIZDOOM
 
-RECIPES = {"ppo": (ppo, ppo_module.DEFAULTS), "impala": (impala, impala_module.DEFAULTS)}
+RECIPES = {
+    "ppo": (ppo, ppo_module.DEFAULTS),
+    "appo": (appo, ppo_module.DEFAULTS),
+    "impala": (impala, impala_module.DEFAULTS),
+}
+PICKED = {"actors", "compile"}
+"""Parameters that a rule picks, and no default."""
 UNTUNED = "srl.envs.fake:Counting"
 
 
@@ -52,7 +60,7 @@ def test_parameters_and_their_help_agree(name):
     assert list(help_of(recipe)) == list(parameters)
     assert set(defaults) <= set(parameters)
     unset = {key for key, parameter in parameters.items() if parameter.default is None}
-    assert unset - {"stop_at_reward"} == set(defaults)
+    assert unset - {"stop_at_reward"} - PICKED == set(defaults)
     shown = {True: "yes", False: "no", None: "none"}
     for key, value in defaults.items():
         text = help_of(recipe)[key].rpartition("[")[2].rstrip("]").replace(",", "")
@@ -96,7 +104,7 @@ def test_settings_of_families_are_parameters(name):
 def test_an_environment_has_the_settings_of_its_family(env, family):
     experiment = ppo(env).check()
     trainers, actors = experiment.trainers["main"], experiment.actors["main"]
-    assert (experiment.stop.steps, actors.envs, experiment.streams["main"].rollout) == (
+    assert (experiment.stop.steps, actors.count * actors.envs, experiment.streams["main"].rollout) == (
         family["steps"],
         family["envs"],
         family["rollout"],
@@ -161,3 +169,14 @@ def test_recurrent_states_are_stored_so_that_chunks_fill_the_rollout(rollout):
 def test_parameters_that_make_no_sense_are_named(parameters, said):
     with pytest.raises(UserError, match=said):
         ppo(**parameters)
+
+
+def test_appo_is_ppo_that_runs_ahead_and_corrects_for_it():
+    experiment, plain = appo(UNTUNED, steps=7, actors=1), ppo(UNTUNED, steps=7, actors=1, max_lag=1)
+    algorithm = experiment.trainers["main"].algorithm
+    assert algorithm.vtrace is not None
+    assert replace(algorithm, vtrace=None) == plain.trainers["main"].algorithm
+    assert experiment.streams == plain.streams
+    assert appo(UNTUNED, max_lag=3).streams["main"].max_lag == 3
+    with pytest.raises(TypeError, match="max_leg"):
+        appo(UNTUNED, max_leg=3)

@@ -1,0 +1,50 @@
+"""Processes as the kernel sees them: who descends from whom, and what each has used. Linux; no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PROC = Path("/proc")
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its living descendants."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found = [pid]
+    for member in found:
+        found += children.get(member, [])
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for path in PROC.iterdir():
+        if path.name.isdigit() and (fields := _stat(int(path.name))):
+            yield int(path.name), int(fields[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the name of a process, state first; none when it is gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Processor time that these processes, and the children they have buried, have used."""
+    ticks = (int(ticks) for pid in pids for ticks in _stat(pid)[11:15])
+    return sum(ticks) / TICKS
+
+
+def memory(pid: int) -> int:
+    """Bytes of memory of a process, its share of what it shares with others; 0 when it is gone."""
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
