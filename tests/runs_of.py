@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-FOREVER = ["--steps", "1e9", "--stop-at-reward", "1e9"]
+FOREVER = ["--steps", "1e9", "--stop-at-reward", "1e9", "--no-compile"]
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 
 from srl.metrics import Clock
-from srl.streams.base import Slot, columns, counted
-from srl.streams.frames import stack_into, stacked
-from srl.tree import batched, copy_into, spec_of, tree_map, zeros
+from srl.streams.base import Slot, counted
 from srl.workers.base import Link
+from srl.workers.loader import Loader
 
 EPISODES_IN_MEAN = 100
 """Episodes over which the reward of a run is averaged."""
@@ -99,39 +98,6 @@ class Progress:
         return cls(**fields)
 
 
-class Batch:
-    """Segments side by side in one block, as tensors on the training device; frames are stacked."""
-
-    def __init__(self, segment: dict[str, Any], count: int, device: torch.device) -> None:
-        spec = spec_of(columns(segment))
-        self._rows = segment["reward"].shape[1]
-        spec["obs"] = stacked(spec["obs"], segment.get("before", {}))
-        wide = {name: tree_map(lambda leaf: _widened(leaf, count), part) for name, part in spec.items()}
-        self._arrays = zeros(wide)
-        self._tensors = tree_map(torch.from_numpy, self._arrays)
-        self._device = device
-        if device.type == "cuda":
-            self._tensors = tree_map(lambda tensor: tensor.pin_memory(), self._tensors)
-            self._arrays = tree_map(lambda tensor: tensor.numpy(), self._tensors)
-
-    def fill(self, slots: Sequence[Slot]) -> dict[str, Any]:
-        """Copy the segments in, in the order given."""
-        for at, slot in enumerate(slots):
-            part = slice(at * self._rows, (at + 1) * self._rows)
-            fields = columns(slot.segment)
-            target = tree_map(lambda leaf, part=part: leaf[:, part], self._arrays)
-            stack_into(target.pop("obs"), fields.pop("obs"), slot.segment["first"], slot.segment.get("before", {}))
-            copy_into(target, fields)
-        if self._device.type == "cpu":
-            return self._tensors
-        return tree_map(lambda tensor: tensor.to(self._device, non_blocking=True), self._tensors)
-
-
-def _widened(leaf: Any, count: int) -> Any:
-    time_rows, rows, *rest = leaf.shape
-    return batched(type(leaf)(tuple(rest), leaf.dtype), time_rows, rows * count)
-
-
 class Trainer:
     """Trains one policy from one stream."""
 
@@ -162,8 +128,8 @@ class Trainer:
         self._log_every = log_every
         self._checkpoint_every = checkpoint_every
         self._frames_per_step = frames_per_step
-        self._device = device
-        self._batch: Batch | None = None
+        self._loader = Loader(device)
+        self._ahead: list[Slot] | None = None
         self._stats: dict[str, float] = {}
         self._lags: list[int] = []
         self._lag_sum = self._lag_count = self._lag_max = 0
@@ -175,11 +141,12 @@ class Trainer:
 
     def step(self) -> bool:
         """One update, if a batch is here."""
-        slots = None if self._finished else self._consumer.take(self.progress.version)
+        slots = None if self._finished else self._ahead or self._consumer.take(self.progress.version)
         if slots is None:
             return False
         before = self.progress.steps
         batch = self._load(slots)
+        self._load_ahead()
         progress = min(1.0, self.progress.steps / self._stop.steps) if self._stop.steps else 0.0
         self.progress.steps += int(batch["valid"].sum())
         self._stats = self._numbers(self._learner.step(batch, progress))
@@ -195,15 +162,21 @@ class Trainer:
             learner = type(self._learner).__name__
             raise TypeError(f"{learner}.step must return numbers by name, not {stats!r}") from error
 
-    def _load(self, slots: Sequence[Slot]) -> dict[str, Any]:
-        if self._batch is None:
-            self._batch = Batch(slots[0].segment, len(slots), self._device)
-        batch = self._batch.fill(slots)
+    def _load(self, slots: list[Slot]) -> dict[str, Any]:
+        batch = self._loader.load(slots)
+        self._ahead = None
         for slot in slots:
             self._count(slot.segment)
         self._consumer.release(slots)
         self.clock.lap("load")
         return batch
+
+    def _load_ahead(self) -> None:
+        """Where loading can go on beside training, begin with the next batch if it is here already."""
+        if self._loader.overlaps:
+            self._ahead = self._consumer.take(self.progress.version + 1)
+            if self._ahead:
+                self._loader.begin(self._ahead)
 
     def _count(self, segment: dict[str, Any]) -> None:
         lag = self.progress.version - int(segment["version"].min())
@@ -313,7 +286,8 @@ class Trainer:
         return self._consumer.fds()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """End what loads."""
+        self._loader.close()
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

@@ -15,7 +15,8 @@ from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
 from srl.streams.base import Slot, segment_spec
 from srl.tree import tree_map, zeros
-from srl.workers.trainer import Batch, Progress
+from srl.workers.loader import Block
+from srl.workers.trainer import Progress
 
 from .literal import SHAPES
 
@@ -69,7 +70,7 @@ class Bench:
 
 
 def counting(recipe=ppo, **parameters):
-    experiment = recipe("srl.envs.fake:Counting", **{**SMALL, "steps": 10**9, **parameters})
+    experiment = recipe("srl.envs.fake:Counting", **{**SMALL, "steps": 10**9, "compile": False, **parameters})
     kwargs = {"lengths": LENGTHS, "ends": ("terminated", "truncated")}
     actors = {name: replace(group, env_kwargs=kwargs) for name, group in experiment.actors.items()}
     return replace(experiment, actors=actors, log_every=1)
@@ -226,7 +227,7 @@ def test_progress_survives_plain_data():
 def test_a_batch_lays_segments_side_by_side():
     spec = segment_spec(SHAPES, 4, 3, 2)
     slots = [Slot(at, at, at, 0, tree_map(lambda x, n=at: np.full_like(x, n), zeros(spec))) for at in (5, 2)]
-    batch = Batch(slots[0].segment, 2, torch.device("cpu")).fill(slots)
+    batch = Block(slots[0].segment, 2).fill(slots)
     assert not {"version", "episode_return", "episode_length"} & set(batch)
     assert batch["obs"].shape == (5, 6, 2)
     assert batch["state"]["h"].shape == (3, 6)
