@@ -52,15 +52,15 @@ class Layers(nn.Module):
         image = image.to(dtype)
         if torch.is_grad_enabled():
             return torch.func.functional_call(self.layers, self._cast(dtype), (image,)).float()
-        return self._copy(dtype)(image).float()
+        return self._copy(dtype, image.device)(image).float()
 
     def _cast(self, dtype: torch.dtype) -> dict[str, Tensor]:
         cast = dict(self.layers.named_parameters())
         cast["0.weight"] = cast["0.weight"] / 255
         return {name: weight.to(dtype) for name, weight in cast.items()}
 
-    def _copy(self, dtype: torch.dtype) -> nn.Module:
-        seen = (dtype, *((id(weight), weight._version) for weight in self.layers.parameters()))
+    def _copy(self, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        seen = (dtype, device, *((id(weight), weight._version) for weight in self.layers.parameters()))
         if seen != self._seen:
             # Not in inference mode, whose tensors could not be used outside of it.
             with torch.inference_mode(False), torch.no_grad():
