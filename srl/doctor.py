@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from srl.memory import Memory, available_memory
+from srl.recipes.placement import has_compiler
 from srl.runs import version_of
 
 NEEDED = ("torch", "numpy", "gymnasium", "msgspec", "safetensors", "pyyaml", "cloudpickle", "rich", "tensorboard")
@@ -52,6 +53,14 @@ def _devices() -> Iterator[str]:
     gpus = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
     yield _line("GPU", ", ".join(gpus) or "none; everything runs on the processor", True, "")
     yield _line("processor", torch.backends.cpu.get_cpu_capability(), True, "")
+    from srl.models.precision import has_bfloat16
+
+    short = [name for name in ("cpu", "cuda")[: 1 + bool(gpus)] if has_bfloat16(torch.device(name))]
+    use = f"image encoders compute in it on {' and '.join(short)}" if short else "not in hardware; encoders use float32"
+    yield _line("bfloat16", use, True, "")
+    yield _line(
+        "compiler", "found" if has_compiler() else "no C++ compiler; nothing is compiled, see --compile", True, ""
+    )
 
 
 def _machine() -> Iterator[str]:

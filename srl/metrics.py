@@ -99,7 +99,7 @@ class Meter:
             return f"training bounds this run (busy {1 - idle:.0%}); to go faster: {advice}"
         if acting < 0.8:
             return (
-                f"taking turns bounds this run (trainer waits {idle:.0%}, actors {1 - acting:.0%}); "
+                f"credits bound this run: trainer and actors take turns (waiting {idle:.0%} and {1 - acting:.0%}); "
                 "to go faster: --max-lag 1 lets actors run ahead"
             )
         return self._bound_of_acting(actor, policy)

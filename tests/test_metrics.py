@@ -46,7 +46,7 @@ def test_shares_sum_to_one_and_old_reports_fade():
 BUSY, IDLE = {"train": 9.0, "wait-data": 1.0}, {"train": 1.0, "wait-data": 9.0}
 BOUNDS = {
     "training": metered(trainer=BUSY, actor={"env": 1.0}),
-    "taking turns": metered(trainer=IDLE, actor={"env": 1.0, "wait-credit": 1.0}),
+    "credits": metered(trainer=IDLE, actor={"env": 1.0, "wait-credit": 1.0}),
     "environments": metered(trainer=IDLE, actor={"env": 9.0, "act": 1.0}),
     "inference": metered(trainer=IDLE, actor={"env": 1.0, "act": 9.0}),
     "waiting for replies": metered(trainer=IDLE, actor={"env": 1.0, "wait-act": 9.0}, policy={"wait-request": 1.0}),
