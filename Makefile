@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: help train test check learning format clean
+.PHONY: help train test check learning fuzz bench-peers format clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -23,6 +23,14 @@ check: $(VENV)/.dev  ## format, lint, types, imports, size budgets; seconds
 
 learning: $(VENV)/.dev  ## the learning tests on three seeds each; about half an hour
 	$(BIN)/pytest -m learning --timeout 3600
+
+fuzz: $(VENV)/.dev  ## ten thousand damaged inputs; minutes
+	$(BIN)/pytest -m fuzz --timeout 3600
+
+bench-peers: $(VENV)/.dev  ## install the peers, run them beside SRL, draw docs/performance.md; hours
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[perf]"
+	$(BIN)/python perf/peers/install.py
+	$(BIN)/python perf/compare.py
 
 format: $(VENV)/.dev  ## format the code and mend what can be mended by itself
 	$(BIN)/ruff format .

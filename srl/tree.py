@@ -10,7 +10,7 @@ This module must not know what the trees mean: no torch, no environments, no str
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, overload
 
@@ -56,7 +56,7 @@ SpecTree: TypeAlias = "Spec | dict[str, SpecTree]"
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Each leaf with its path, in the order of the dicts."""
-    if isinstance(tree, Mapping):
+    if isinstance(tree, dict):
         for key, child in tree.items():
             yield from leaves(child, (*path, key))
     else:
@@ -69,7 +69,7 @@ def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any: ...
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any: ...
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """The tree of fn(leaf, *other_leaves); the other trees must have at least the keys of the first."""
-    if isinstance(tree, Mapping):
+    if isinstance(tree, dict):
         return {key: tree_map(fn, child, *(other[key] for other in rest)) for key, child in tree.items()}
     return fn(tree, *rest)
 
@@ -113,7 +113,9 @@ def copy_into(target: Tree, source: Tree) -> None:
 
 def index(tree: Tree, at: Any) -> Any:
     """The tree of leaf[at]; views where numpy gives views."""
-    return tree_map(lambda leaf: leaf[at], tree)
+    if isinstance(tree, dict):
+        return {key: index(child, at) for key, child in tree.items()}
+    return tree[at]
 
 
 @dataclass(frozen=True)
