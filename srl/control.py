@@ -26,7 +26,8 @@ from srl.errors import UserError
 from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
 from srl.launchers.plan import Task, tasks_of
-from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard, rewind
+from srl.recovery import Recovery, TrainerLost
 from srl.runs import Run
 
 LauncherName = Literal["local", "serial"]
@@ -65,11 +66,18 @@ def train(
         return Control(experiment, launched, run, console, sinks=sinks).run(shapes)
 
 
-def resume(run: Run, experiment: Experiment, *, launcher: LauncherName = "local", quiet: bool = False) -> Result:
+def resume(
+    run: Run,
+    experiment: Experiment,
+    *,
+    launcher: LauncherName = "local",
+    quiet: bool = False,
+    sinks: Sequence[Sink] = (),
+) -> Result:
     """Go on with a run from its last checkpoint."""
     with _launched(launcher) as launched:
         shapes = launched.describe(experiment.check())
-        return Control(experiment, launched, run, Console(quiet), resume=True).run(shapes)
+        return Control(experiment, launched, run, Console(quiet), resume=True, sinks=sinks).run(shapes)
 
 
 @contextlib.contextmanager
@@ -111,6 +119,7 @@ class Control:
         self._console = console
         self._resume = resume
         self._tasks = tasks_of(experiment)
+        self._recovery = Recovery(experiment, launcher)
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
         self._more_sinks = sinks
@@ -128,9 +137,8 @@ class Control:
         status, failure = "failed", None
         with self._signals():
             try:
-                self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
-                self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
-                self._watch()
+                while not self._live(shapes):
+                    self._resume = self._run.steps_saved(only(self._experiment.policies)[0]) is not None
                 status = "interrupted" if self._signal else "completed"
             except BaseException as error:
                 failure, self._reason = error, str(error) or type(error).__name__
@@ -144,6 +152,31 @@ class Control:
             self._console.say(f"go on with: srl resume {self._run.path}")
             raise SystemExit(128 + signal.SIGTERM) if self._signal == signal.SIGTERM else KeyboardInterrupt
         return Result(self._run.path, summary)
+
+    def _live(self, shapes: dict[str, Any]) -> bool:
+        """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
+        at = self._go_back() if self._resume else None
+        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path, at), *self._more_sinks]
+        self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+        try:
+            self._watch()
+        except TrainerLost as lost:
+            self._console.say(f"{lost}; everything starts again from the last checkpoint")
+            self._launcher.stop(1.0)
+            self._recovery.forget()
+            for sink in self._sinks:
+                sink.close()
+            return False
+        return True
+
+    def _go_back(self) -> int:
+        """Bring metrics and view back to the last checkpoint; its steps."""
+        steps, view = self._run.steps_saved(only(self._experiment.policies)[0]) or 0, self._view
+        if view.steps > steps:
+            self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
+        row = rewind(self._run.metrics, steps)
+        view.steps, view.seconds = steps, 0.0 if row is None else row["time/seconds"]
+        return steps
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
@@ -192,10 +225,10 @@ class Control:
     def _turn(self) -> None:
         for event in self._launcher.poll(POLL_SECONDS):
             self._handle(event)
-        for task, age in self._launcher.ages().items():
-            if age > self._experiment.stall_seconds:
-                silence = f"{task.name} has shown no sign of life for {age:.0f} s"
-                raise WorkerFailed(f"{silence}{self._log_hint(task)}; if its work takes so long, raise stall_seconds")
+        for task in self._recovery.turn():
+            self._console.say(f"{task.name} lives again")
+            if task.kind == "evaluator":
+                self._ask_to_evaluate([task])
         self._view.bound = self._meter.bound()
         self._console.update(self._view)
 
@@ -212,7 +245,9 @@ class Control:
             self._finished[event.task] = message["summary"]
             self._reason = message["reason"]
         elif kind == "exit":
-            raise WorkerFailed(f"{event.task.name} {_say_exit(message['status'])}{self._log_hint(event.task)}")
+            self._console.say(self._recovery.died(event.task, _say_exit(message["status"]) + self._log_hint(event.task)))
+        elif kind in ("epoch", "reclaimed"):
+            self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")
         else:
@@ -228,7 +263,7 @@ class Control:
         view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
         if view.reward is not None:
             view.add_to_curve(view.reward)
-        self._write({**row, "time/fps": round(view.fps, 1), **self._meter.row()})
+        self._write({**row, "time/fps": round(view.fps, 1), "run/restarts": self._recovery.count, **self._meter.row()})
         due = [
             task
             for task in self._tasks
@@ -268,6 +303,7 @@ class Control:
         if self._evaluated:
             summary["eval_mean_reward"] = self._view.evaluation
             summary["best_eval_mean_reward"] = self._best_evaluation
+        summary["restarts"] = self._recovery.count
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
         self._run.write_summary(summary)

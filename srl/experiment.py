@@ -166,6 +166,22 @@ class Trainers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """When a worker that died is replaced, and when the run ends instead."""
+
+    limit: int = 10
+    """Deaths of one worker within the window that the run survives; 0 ends the run with the first."""
+    window: float = 600.0
+    """Seconds that a death counts."""
+    memory: int | None = None
+    """MiB that a worker may use before it is ended and replaced; None sets no limit."""
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise UserError(f"Restarts.limit must be 0 or more, not {self.limit}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stop:
     """When a run is finished; the first that holds ends it."""
 
@@ -202,7 +218,9 @@ class Experiment:
     keep: int = 3
     """Newest checkpoints kept, beside the best."""
     stall_seconds: float = 60.0
-    """A worker that shows no sign of life for so long ends the run."""
+    """A worker that shows no sign of life for so long is ended and replaced."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """When workers are replaced."""
 
     def __post_init__(self) -> None:
         for group, kind in (("actors", Actors), ("policies", Policies), ("trainers", Trainers), ("streams", Train)):

@@ -161,10 +161,18 @@ class JsonLines:
 class TensorBoard:
     """Scalars for TensorBoard, on the axis of steps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, goes_on_from: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import (  # pyright: ignore[reportAttributeAccessIssue] generated
+            Event,
+            SessionLog,
+        )
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._writer = EventFileWriter(str(folder))
+        if goes_on_from is not None:
+            # TensorBoard leaves out what earlier files have from this step on.
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=goes_on_from + 1, session_log=start))
 
     def write(self, row: dict[str, Any]) -> None:
         """Add every number of the row."""
@@ -183,6 +191,17 @@ class TensorBoard:
 def _is_torn(path: Path) -> bool:
     """Whether a file ends in the middle of a line, because whoever wrote it died."""
     return path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+
+
+def rewind(path: Path, steps: int) -> dict[str, Any] | None:
+    """Drop the rows behind so many steps, of a run that goes on from there; the last row of progress that stays."""
+    if not path.exists():
+        return None
+    rows = [row for row in read_rows(path) if row.get(STEPS, 0) <= steps]
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    partial.replace(path)
+    return next((row for row in reversed(rows) if "time/seconds" in row), None)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -46,6 +46,11 @@ class Run:
         """Where the checkpoints of a policy are."""
         return self.path / "checkpoints" / policy
 
+    def steps_saved(self, policy: str) -> int | None:
+        """Steps of the newest checkpoint of a policy; None where there is none."""
+        meta = _read_json(self.checkpoints(policy) / "latest" / "meta.json")
+        return None if meta is None else int(meta["steps"])
+
     @property
     def metrics(self) -> Path:
         """The rows of metrics."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from srl.envs.base import make
+from srl.envs.base import make, put_back, state_of
+from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.experiment import Actors, Experiment
 from srl.launchers import plan
@@ -85,15 +86,24 @@ def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, 
 
 
 class Builder:
-    """Builds the workers of one run."""
+    """Builds the workers of one run; in its `life`, counted from 0, a worker starts in this epoch of the act edges."""
 
     def __init__(
-        self, experiment: Experiment, shapes: Mapping[str, Shapes], folder: Path, *, resume: bool = False
+        self,
+        experiment: Experiment,
+        shapes: Mapping[str, Shapes],
+        folder: Path,
+        *,
+        resume: bool = False,
+        life: int = 0,
+        epoch: int = 0,
     ) -> None:
         self._experiment = experiment
         self._shapes = dict(shapes)
         self._folder = folder
         self._resume = resume
+        self._life = life
+        self._epoch = epoch
 
     def threads(self, task: Task) -> int:
         """Threads that torch may use in this worker."""
@@ -132,6 +142,7 @@ class Builder:
         device = device_of(trainers.device)
         policy = self._policy(trainers.policy, device)
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
+        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
         progress = Progress()
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
@@ -139,10 +150,13 @@ class Builder:
             policy.module.load_state_dict(checkpoint.weights())
             learner.load_state_dict(training["learner"])
             progress = Progress.from_plain(training["progress"])
+            if "consumer" in training:
+                consumer.restore(training["consumer"])
+                torch.set_rng_state(training["random"])
         return Trainer(
             learner,
             policy.module.state_dict,
-            self._consumer(trainers.train, self._shapes[trainers.policy], resources),
+            consumer,
             Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"]).publish,
             lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
             link,
@@ -152,6 +166,7 @@ class Builder:
             frames_per_step=self._shapes[trainers.policy].frames_per_step,
             device=device,
             progress=progress,
+            keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
         )
 
     def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
@@ -174,12 +189,17 @@ class Builder:
         spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
         digest = checkpoints.sha256_of(weights)
         meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
-        checkpoints.save(self._checkpoints(name), weights, meta, training, link)
+        lanes = self._lanes(name, meta["version"])
+        checkpoints.save(self._checkpoints(name), weights, meta, training, link, lanes=lanes)
         checkpoints.prune(self._checkpoints(name), self._experiment.keep)
         return digest
 
     def _checkpoints(self, policy: str) -> Path:
         return self._folder / "checkpoints" / policy
+
+    def _lanes(self, policy: str, version: int) -> Path:
+        """Where the lanes keep how they stand, until the checkpoint of the version takes it up."""
+        return self._checkpoints(policy) / ".lanes" / str(version)
 
     def _best_reward(self, policy: str) -> float:
         """The reward of the best weights that are kept, when a run goes on."""
@@ -198,8 +218,9 @@ class Builder:
             resources[f"act/{name}/requests"],
             [resources[f"act/{name}/replies/{at}"] for at in range(1 + lanes[-1].actor)],
             self._max_batch(name),
+            self._epoch,
         )
-        return PolicyWorker(policy, self._reader(name, policy, resources), server)
+        return PolicyWorker(policy, self._reader(name, policy, resources), server, link)
 
     def _max_batch(self, policy: str) -> int:
         """Rows per forward pass; 0 takes requests one by one."""
@@ -218,10 +239,7 @@ class Builder:
         feeders = plan.train_actors(self._experiment, stream)
         at = feeders.index(task)
         train_lanes = [lane.index for lane in plan.lanes_of(self._experiment, feeders) if lane.actor == at]
-        rollouts = [
-            Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, "lane", stream, lane), chunk=train.chunk)
-            for lane in train_lanes
-        ]
+        rollouts = [self._rollout(actors, lane) for lane in train_lanes]
         act, act_lanes = self._act_client(task, actors, resources)
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
@@ -229,7 +247,33 @@ class Builder:
             resources[f"train/{stream}/credits/{at}"],
             resources[f"train/{stream}/full"],
         )
-        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes)
+
+        def keep(lane: int, version: int, rollout: Rollout) -> None:
+            envs = state_of(rollout.envs)
+            if envs is not None:
+                folder = self._lanes(actors.policy, version)
+                folder.mkdir(parents=True, exist_ok=True)
+                checkpoints.write(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
+
+        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep)
+
+    def _rollout(self, actors: Actors, lane: int) -> Rollout:
+        """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""
+        train, shapes = self._experiment.streams[actors.train or ""], self._shapes[actors.policy]
+        words: list[object] = ["lane", actors.train, lane]
+        kept: Path | None = None
+        if self._life:
+            words += ["life", self._life]
+        elif self._resume:
+            checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest")
+            words += ["version", checkpoint.meta["version"]]
+            kept = checkpoint.path / "lanes" / str(lane)
+        rollout = Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, *words), chunk=train.chunk)
+        if kept is not None and kept.exists():
+            state = from_bytes(kept.read_bytes())
+            put_back(rollout.envs, state["envs"])
+            rollout.restore(state["rollout"])
+        return rollout
 
     def _envs(self, actors: Actors) -> Any:
         return make(actors.env, actors.envs, actors.env_kwargs)
@@ -245,7 +289,7 @@ class Builder:
             return InlineClient(policy, self._reader(name, policy, resources)), own
         replies = resources[f"act/{name}/replies/{at}"]
         block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
-        return ShmActClient(self._shapes[name], lanes, block, requests, replies), own
+        return ShmActClient(self._shapes[name], lanes, block, requests, replies, self._epoch), own
 
     def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
         actors = self._experiment.actors[task.group]

@@ -57,9 +57,18 @@ def sha256_of(weights: dict[str, torch.Tensor]) -> str:
 
 
 def save(
-    folder: Path, weights: dict[str, torch.Tensor], meta: dict[str, Any], training: dict[str, Any] | None, link: str
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    meta: dict[str, Any],
+    training: dict[str, Any] | None,
+    link: str,
+    *,
+    lanes: Path | None = None,
 ) -> Path:
-    """Write a checkpoint and point `link` (latest or best) to it; each link has one writer at a time."""
+    """Write a checkpoint and point `link` (latest or best) to it; each link has one writer at a time.
+
+    A folder of lanes becomes part of it, where there is one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     final = _free_name(folder, f"step_{meta['steps']:012d}" + ("" if training is not None else BEST))
     partial = folder / f".{link}"
@@ -69,13 +78,22 @@ def save(
     safetensors.torch.save_file(tensors, partial / "weights.safetensors")
     if training is not None:
         torch.save(training, partial / "training.pt")
+    if lanes is not None and training is not None and lanes.exists():
+        lanes.rename(partial / "lanes")
     (partial / "meta.json").write_bytes(msgspec.json.encode({"format": FORMAT, **meta}))
-    for path in partial.iterdir():
+    for path in partial.rglob("*"):
         _sync(path)
     partial.rename(final)
     _point(folder / link, final.name)
     _sync(folder)
     return final
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(data)
+    partial.rename(path)
 
 
 def _sync(path: Path) -> None:

@@ -10,7 +10,8 @@ of environments. The actor does not know what the policy is or where it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,7 +46,7 @@ class Rollout:
 
     def __init__(self, envs: Environments, shapes: Shapes, *, seed: int, chunk: int | None) -> None:
         rows = envs.size
-        self._envs = envs
+        self.envs = envs
         self._chunk = chunk
         self._has_mask = shapes.mask is not None
         self._results = ("reward", "terminated", "truncated", *(("score", "game_over") if shapes.scored else ()))
@@ -106,7 +107,7 @@ class Rollout:
         out = {name: index(segment[name], t + 1) for name in self._next}
         for name in self._results:
             out[name] = segment[name][t]
-        self._envs.step(index(segment["action"], t), out)
+        self.envs.step(index(segment["action"], t), out)
         # The step of an invalid row was a reset, so the row after it is an episode's first.
         np.logical_not(segment["valid"][t], out=segment["first"][t + 1])
         np.logical_or(out["terminated"], out["truncated"], out=self._valid)
@@ -140,13 +141,32 @@ class Rollout:
             since_return[b], since_length[b] = rewards[t, b], steps[t, b]
         self._return, self._length = rewards[-1] - since_return, steps[-1] - since_length
 
+    def state(self) -> dict[str, Any]:
+        """How things stand between two segments, as plain data, but for the environments."""
+        return {
+            "next": self._next,
+            "valid": self._valid,
+            "state": self._state,
+            "stacks": self._stacks.stacks,
+            "return": self._return,
+            "length": self._length,
+            "random": json.dumps(self._random.bit_generator.state),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with a state; the environments must have been given theirs."""
+        for mine, kept in ((self._next, "next"), (self._state, "state"), (self._stacks.stacks, "stacks")):
+            copy_into(mine, state[kept])
+        self._valid, self._return, self._length = (state[name].copy() for name in ("valid", "return", "length"))
+        self._random.bit_generator.state = json.loads(state["random"])
+
     def _segment(self) -> dict[str, Any]:
         assert self.slot is not None
         return self.slot.segment
 
     def close(self) -> None:
         """Close the environments."""
-        self._envs.close()
+        self.envs.close()
 
 
 class Actor:
@@ -160,8 +180,10 @@ class Actor:
         *,
         act_lanes: Sequence[int],
         train_lanes: Sequence[int],
+        keep: Callable[[int, int, Rollout], None],
     ) -> None:
         self.clock = Clock()
+        self._keep = keep
         self._rollouts = rollouts
         self._act = act
         self._train = train
@@ -205,14 +227,20 @@ class Actor:
 
     def _begin(self, lane: int, slot: Slot) -> None:
         rollout = self._by_train_lane[lane]
+        if slot.mark >= 0:
+            self._keep(lane, slot.mark, rollout)
+            self._train.note(lane, slot.mark)
+            self.clock.lap("checkpoint")
         rollout.begin(slot)
         self._act.refresh(slot.oldest)
         self._act.send(self._act_lane[id(rollout)], rollout.request())
         self.clock.lap("act")
 
     def command(self, message: dict[str, Any]) -> None:
-        """An actor takes no commands."""
-        raise ValueError(f"an actor does not know how to {message['do']}")
+        """A new epoch: ask again whatever waits for a reply, because who had it may be dead."""
+        if message["do"] != "epoch":
+            raise ValueError(f"an actor does not know how to {message['do']}")
+        self._act.ask_again(message["epoch"])
 
     @property
     def waits(self) -> str:
