@@ -131,7 +131,9 @@ class ActorCriticPolicy:
 
     def compile_act(self) -> None:
         """From now on act is one compiled function: some seconds at the first request, then half the time or less."""
-        self._answer = torch.compile(self._eager_answer, fullgraph=True)
+        # The C++ wrapper saves a quarter of a small network's time, which is mostly spent between kernels.
+        wrapper = {"cpp_wrapper": True} if self.device.type == "cpu" else None
+        self._answer = torch.compile(self._eager_answer, fullgraph=True, options=wrapper)
 
     def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:
         """What the policy says of actions [T, B, ...], with gradient."""
@@ -158,6 +160,9 @@ class ActorCriticPolicy:
             self.module.normaliser.update(obs)
 
     def _to_device(self, tree: Any) -> Any:
+        if self.device.type == "cpu":
+            return tree_map(to_torch, tree)
+
         def one(array: Array) -> Tensor:
             return to_torch(array).to(self.device)
 

@@ -39,7 +39,7 @@ def pole() -> Any:
 
 def w1() -> Experiment:
     """PPO on CartPole, single environments stepped one by one."""
-    return _ppo(pole, **CARTPOLE, max_lag=1, actors=1)
+    return _ppo(pole, **CARTPOLE, max_lag=1, actors=2)
 
 
 def w1v() -> Experiment:
