@@ -26,14 +26,19 @@ from srl.errors import UserError
 from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
 from srl.launchers.plan import Task, tasks_of
-from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard, rewind
+from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.params import checksum
 from srl.recovery import Recovery, TrainerLost
+from srl.rewind import rewind
 from srl.runs import Run
+from srl.store import Store
 
 LauncherName = Literal["local", "serial"]
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 5.0
 """A worker that does not close in so long is killed."""
+SHOWN = 200
+"""Characters of an environment's fault that are shown."""
 FINISH_SECONDS = 10.0
 """A trainer that is asked to finish has so long to write its last checkpoint."""
 
@@ -75,6 +80,8 @@ def resume(
     sinks: Sequence[Sink] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint."""
+    if run.summary()["status"] == "running":
+        raise UserError(f"{run.path} is still running; end it first")
     with _launched(launcher) as launched:
         shapes = launched.describe(experiment.check())
         return Control(experiment, launched, run, Console(quiet), resume=True, sinks=sinks).run(shapes)
@@ -120,6 +127,8 @@ class Control:
         self._resume = resume
         self._tasks = tasks_of(experiment)
         self._recovery = Recovery(experiment, launcher)
+        self._faults = 0
+        self._shown: set[str] = set()
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
         self._more_sinks = sinks
@@ -138,7 +147,7 @@ class Control:
         with self._signals():
             try:
                 while not self._live(shapes):
-                    self._resume = self._run.steps_saved(only(self._experiment.policies)[0]) is not None
+                    self._resume = self._is_saved()
                 status = "interrupted" if self._signal else "completed"
             except BaseException as error:
                 failure, self._reason = error, str(error) or type(error).__name__
@@ -155,8 +164,9 @@ class Control:
 
     def _live(self, shapes: dict[str, Any]) -> bool:
         """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
-        at = self._go_back() if self._resume else None
-        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path, at), *self._more_sinks]
+        if self._resume:
+            self._go_back()
+        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
         self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
         try:
             self._watch()
@@ -169,14 +179,20 @@ class Control:
             return False
         return True
 
-    def _go_back(self) -> int:
-        """Bring metrics and view back to the last checkpoint; its steps."""
-        steps, view = self._run.steps_saved(only(self._experiment.policies)[0]) or 0, self._view
+    def _go_back(self) -> None:
+        """Take back what was measured after the checkpoints that training goes on from."""
+        found = [
+            checksum.find(self._run.checkpoints(t.policy), "latest")[1] for t in self._experiment.trainers.values()
+        ]
+        steps, view = max(meta["steps"] for meta in found), self._view
         if view.steps > steps:
             self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
-        row = rewind(self._run.metrics, steps)
-        view.steps, view.seconds = steps, 0.0 if row is None else row["time/seconds"]
-        return steps
+        view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
+        rewind(self._run.path, steps)
+
+    def _is_saved(self) -> bool:
+        folders = [self._run.checkpoints(trainers.policy) for trainers in self._experiment.trainers.values()]
+        return all((folder / "latest").exists() for folder in folders)
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
@@ -245,7 +261,13 @@ class Control:
             self._finished[event.task] = message["summary"]
             self._reason = message["reason"]
         elif kind == "exit":
-            self._console.say(self._recovery.died(event.task, _say_exit(message["status"]) + self._log_hint(event.task)))
+            self._console.say(
+                self._recovery.died(event.task, _say_exit(message["status"]) + self._log_hint(event.task))
+            )
+        elif kind == "faults":
+            self._count_faults(event.task, message["texts"])
+        elif kind == "warning":
+            self._console.say(f"{event.task.name}: {message['text']}")
         elif kind in ("epoch", "reclaimed"):
             self._recovery.heard(event)
         elif kind == "user_error":
@@ -263,13 +285,24 @@ class Control:
         view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
         if view.reward is not None:
             view.add_to_curve(view.reward)
-        self._write({**row, "time/fps": round(view.fps, 1), "run/restarts": self._recovery.count, **self._meter.row()})
+        self._write({**row, "time/fps": round(view.fps, 1), **self._restarts(), **self._meter.row()})
         due = [
             task
             for task in self._tasks
             if task.kind == "evaluator" and _crosses(before, steps, self._experiment.actors[task.group].evaluate)
         ]
         self._ask_to_evaluate(due)
+
+    def _count_faults(self, task: Task, texts: list[str]) -> None:
+        """Environments failed and were built anew; the first of each kind is shown."""
+        self._faults += len(texts)
+        for text in texts:
+            last = text.strip().splitlines()[-1][:SHOWN]
+            if last not in self._shown:
+                self._shown.add(last)
+                self._console.say(
+                    f"{task.name}: {text.splitlines()[0][:SHOWN]} {last if last not in text[:SHOWN] else ''}"
+                )
 
     def _ask_to_evaluate(self, tasks: list[Task]) -> None:
         for task in tasks:
@@ -279,6 +312,12 @@ class Control:
         self._evaluated[task] = message
         self._best_evaluation = max(self._best_evaluation, message["mean_reward"])
         self._view.evaluation = message["mean_reward"]
+        names = ("version", "steps", "mean_reward", "std_reward", "episodes", "mean_ep_length")
+        try:
+            policy = self._experiment.actors[task.group].policy
+            Store(self._run.path / "store.sqlite").add_evaluation(policy, *(message[name] for name in names))
+        except UserError as error:
+            self._console.say(f"srl: {error}")
         self._write(
             {
                 STEPS: message["steps"],
@@ -289,9 +328,17 @@ class Control:
             }
         )
 
+    def _restarts(self) -> dict[str, int]:
+        return {"run/restarts": self._recovery.count, "env/restarts": self._faults}
+
     def _write(self, row: dict[str, Any]) -> None:
-        for sink in self._sinks:
-            sink.write(row)
+        for sink in list(self._sinks):
+            try:
+                sink.write(row)
+            except OSError as error:
+                # A full disk costs the curve, not the run.
+                self._sinks.remove(sink)
+                self._console.say(f"no more metrics are written by {type(sink).__name__}: {error}")
 
     def _close(self, status: str) -> dict[str, Any]:
         self._console.end()
@@ -303,7 +350,7 @@ class Control:
         if self._evaluated:
             summary["eval_mean_reward"] = self._view.evaluation
             summary["best_eval_mean_reward"] = self._best_evaluation
-        summary["restarts"] = self._recovery.count
+        summary |= {"restarts": self._recovery.count, "env_restarts": self._faults}
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
         self._run.write_summary(summary)

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from srl.files import contents
+
 STEPS = "time/total_timesteps"
 """The metric that is the x axis of all others."""
 
@@ -161,18 +163,10 @@ class JsonLines:
 class TensorBoard:
     """Scalars for TensorBoard, on the axis of steps."""
 
-    def __init__(self, folder: Path, goes_on_from: int | None = None) -> None:
-        from tensorboard.compat.proto.event_pb2 import (  # pyright: ignore[reportAttributeAccessIssue] generated
-            Event,
-            SessionLog,
-        )
+    def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._writer = EventFileWriter(str(folder))
-        if goes_on_from is not None:
-            # TensorBoard leaves out what earlier files have from this step on.
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=goes_on_from + 1, session_log=start))
 
     def write(self, row: dict[str, Any]) -> None:
         """Add every number of the row."""
@@ -182,6 +176,8 @@ class TensorBoard:
         numbers = {tag: value for tag, value in row.items() if tag != STEPS and isinstance(value, int | float)}
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()])
         self._writer.add_event(Event(wall_time=time.time(), step=row[STEPS], summary=summary))
+        # Otherwise whoever is killed would lose the events of two minutes.
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -193,23 +189,12 @@ def _is_torn(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
 
 
-def rewind(path: Path, steps: int) -> dict[str, Any] | None:
-    """Drop the rows behind so many steps, of a run that goes on from there; the last row of progress that stays."""
-    if not path.exists():
-        return None
-    rows = [row for row in read_rows(path) if row.get(STEPS, 0) <= steps]
-    partial = path.with_name(f".{path.name}")
-    partial.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    partial.replace(path)
-    return next((row for row in reversed(rows) if "time/seconds" in row), None)
-
-
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file; a line that was being written when the run died is left out."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in contents(path).split(b"\n"):
         try:
-            rows.append(msgspec.json.decode(line))
-        except msgspec.DecodeError:
+            rows.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return rows

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +16,18 @@ from typing import Any
 
 import torch
 
-from srl.envs.base import make, put_back, state_of
+from srl.envs.base import isolated, make, put_back, state_of
+from srl.envs.faults import Limits
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
-from srl.experiment import Actors, Experiment
+from srl.experiment import Actors, Experiment, Init
+from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Task
 from srl.params import file as checkpoints
+from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
+from srl.store import Store
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
@@ -53,6 +59,20 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda was asked for, but torch sees no GPU here; use --device cpu, or see srl doctor")
     return device
+
+
+def _begin_with(init: Init, module: torch.nn.Module) -> str:
+    """Load the weights of another run that fit; what did and what did not, in words."""
+    path = Path(init.checkpoint)
+    found, own = checkpoints.load(path.parent, path.name).weights(), module.state_dict()
+    wanted = {name for name in own if name.startswith(init.part)}
+    fits = {name: found[name] for name in wanted if name in found and found[name].shape == own[name].shape}
+    if not fits:
+        raise UserError(f"no weights of {path} fit this policy{f' in {init.part!r}' if init.part else ''}")
+    module.load_state_dict({**own, **fits})
+    left = sorted(wanted - fits.keys())
+    rest = f"; these begin at random: {', '.join(left)}" if left else ""
+    return f"begins with {len(fits)} of {len(wanted)} weights of {path}{rest}"
 
 
 def describe(experiment: Experiment) -> dict[str, Shapes]:
@@ -144,15 +164,19 @@ class Builder:
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
         consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
         progress = Progress()
+        init = self._experiment.policies[trainers.policy].init
+        if init is not None and not self._resume:
+            link.send({"kind": "warning", "text": _begin_with(init, policy.module)})
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
-            training = checkpoint.training()
-            policy.module.load_state_dict(checkpoint.weights())
-            learner.load_state_dict(training["learner"])
-            progress = Progress.from_plain(training["progress"])
-            if "consumer" in training:
-                consumer.restore(training["consumer"])
-                torch.set_rng_state(training["random"])
+            with checkpoint.fits():
+                training = checkpoint.training()
+                policy.module.load_state_dict(checkpoint.weights())
+                learner.load_state_dict(training["learner"])
+                progress = Progress.from_plain(training["progress"])
+                if "consumer" in training:
+                    consumer.restore(training["consumer"])
+                    torch.set_rng_state(training["random"])
         return Trainer(
             learner,
             policy.module.state_dict,
@@ -163,6 +187,7 @@ class Builder:
             stop=self._experiment.stop,
             log_every=self._experiment.log_every,
             checkpoint_every=self._experiment.checkpoint_every,
+            checkpoint_seconds=self._experiment.checkpoint_seconds,
             frames_per_step=self._shapes[trainers.policy].frames_per_step,
             device=device,
             progress=progress,
@@ -189,9 +214,18 @@ class Builder:
         spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
         digest = checkpoints.sha256_of(weights)
         meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
+        folder, store = self._checkpoints(name), Store(self._folder / "store.sqlite")
         lanes = self._lanes(name, meta["version"])
-        checkpoints.save(self._checkpoints(name), weights, meta, training, link, lanes=lanes)
-        checkpoints.prune(self._checkpoints(name), self._experiment.keep)
+        path = checkpoints.save(folder, weights, meta, training, link, lanes=lanes)
+        shutil.rmtree(lanes.parent, ignore_errors=True)
+        keep = 1 if training is None else self._experiment.keep
+        every = self._experiment.keep_every
+        try:
+            store.add_version(name, meta["version"], meta["steps"], meta.get("seconds"), meta.get("reward"), path.name)
+            checkpoints.prune(folder, link, keep, every, may_go=lambda gone: store.forget(name, gone))
+        except UserError as error:
+            # Without its store a run goes on, and keeps every checkpoint, because one may be tagged.
+            print(f"srl: {error}", file=sys.stderr)
         return digest
 
     def _checkpoints(self, policy: str) -> Path:
@@ -204,7 +238,13 @@ class Builder:
     def _best_reward(self, policy: str) -> float:
         """The reward of the best weights that are kept, when a run goes on."""
         folder = self._checkpoints(policy)
-        return checkpoints.load(folder, "best").meta["mean_reward"] if (folder / "best").exists() else -math.inf
+        if not (folder / "best").exists():
+            return -math.inf
+        try:
+            return float(checkpoints.load(folder, "best").meta["mean_reward"])
+        except UserError as error:
+            print(f"srl: {error}; the next that is evaluated is the best", file=sys.stderr)
+            return -math.inf
 
     def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
         name = task.group
@@ -234,7 +274,6 @@ class Builder:
     def _actor(self, task: Task, resources: Mapping[str, Any], link: Link) -> Actor:
         actors = self._experiment.actors[task.group]
         stream = actors.train or ""
-        train = self._experiment.streams[stream]
         shapes = self._shapes[actors.policy]
         feeders = plan.train_actors(self._experiment, stream)
         at = feeders.index(task)
@@ -253,9 +292,9 @@ class Builder:
             if envs is not None:
                 folder = self._lanes(actors.policy, version)
                 folder.mkdir(parents=True, exist_ok=True)
-                checkpoints.write(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
+                write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
 
-        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep)
+        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
 
     def _rollout(self, actors: Actors, lane: int) -> Rollout:
         """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""
@@ -267,7 +306,7 @@ class Builder:
         elif self._resume:
             checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest")
             words += ["version", checkpoint.meta["version"]]
-            kept = checkpoint.path / "lanes" / str(lane)
+            kept = checkpoint.path / LANES / str(lane)
         rollout = Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, *words), chunk=train.chunk)
         if kept is not None and kept.exists():
             state = from_bytes(kept.read_bytes())
@@ -276,7 +315,15 @@ class Builder:
         return rollout
 
     def _envs(self, actors: Actors) -> Any:
-        return make(actors.env, actors.envs, actors.env_kwargs)
+        faults = actors.faults
+        limits = Limits(
+            limit_seconds=faults.step_seconds,
+            reset_seconds=faults.reset_seconds,
+            max_faults=faults.limit,
+            window_seconds=faults.window,
+        )
+        build = isolated if actors.isolate else make
+        return build(actors.env, actors.envs, actors.env_kwargs, limits=limits)
 
     def _act_client(self, task: Task, actors: Actors, resources: Mapping[str, Any]) -> tuple[ActClient, list[int]]:
         name = actors.policy

@@ -73,7 +73,7 @@ class ActClient(Protocol):
         ...
 
     def ask_again(self, epoch: int) -> None:
-        """Send every request that waits once more: whoever had them may be dead. Replies of older epochs are nobody's."""
+        """Send every request that waits once more, in a new epoch: whoever had them may be dead."""
         ...
 
     def fds(self) -> list[int]:

@@ -311,9 +311,9 @@ class ShmConsumer:
         return all(version + 1 + at // self._batch <= slot.oldest + self._max_lag for at, slot in enumerate(slots))
 
     def _receive(self, version: int) -> None:
-        for index, ticket in self._full.take():
-            if index < 0:
-                self._unnoted.discard(-1 - index)
+        for number, ticket in self._full.take():
+            if number < 0:
+                self._unnoted.discard(-1 - number)
                 continue
             slot = self._out.pop(ticket)
             self._held[slot.lane] -= 1

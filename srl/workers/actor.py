@@ -60,6 +60,8 @@ class Rollout:
         self._state = zeros(shapes.state, rows)
         self._return = np.zeros(rows, np.float64)
         self._length = np.zeros(rows, np.int64)
+        self._broken = np.zeros(rows, bool)
+        self._broken_at: list[tuple[int, int]] = []
         self.slot: Slot | None = None
         self.t = 0
         self._stacks = Stacks(shapes.obs, rows)
@@ -107,7 +109,10 @@ class Rollout:
         out = {name: index(segment[name], t + 1) for name in self._next}
         for name in self._results:
             out[name] = segment[name][t]
+        out["broken"] = self._broken
         self.envs.step(index(segment["action"], t), out)
+        if self._broken.any():
+            self._broken_at += [(t, row) for row in np.flatnonzero(self._broken).tolist()]
         # The step of an invalid row was a reset, so the row after it is an episode's first.
         np.logical_not(segment["valid"][t], out=segment["first"][t + 1])
         np.logical_or(out["terminated"], out["truncated"], out=self._valid)
@@ -129,6 +134,12 @@ class Rollout:
         self.slot = None
         return slot
 
+    def faults(self) -> list[Any]:
+        """What has gone wrong with the environments since the last call."""
+        # Only batches that say which rows are broken have more to say.
+        envs: Any = self.envs
+        return envs.faults() if self._broken.any() else []
+
     def _count_episodes(self, segment: dict[str, Any]) -> None:
         """Write return and length of every episode at the row where it ended; carry the open ones over."""
         reward, over = counted(segment)
@@ -139,6 +150,9 @@ class Rollout:
             segment["episode_return"][t, b] = rewards[t, b] - since_return[b]
             segment["episode_length"][t, b] = steps[t, b] - since_length[b]
             since_return[b], since_length[b] = rewards[t, b], steps[t, b]
+        for t, b in self._broken_at:
+            segment["episode_return"][t, b], segment["episode_length"][t, b] = 0, 0
+        self._broken_at = []
         self._return, self._length = rewards[-1] - since_return, steps[-1] - since_length
 
     def state(self) -> dict[str, Any]:
@@ -181,9 +195,11 @@ class Actor:
         act_lanes: Sequence[int],
         train_lanes: Sequence[int],
         keep: Callable[[int, int, Rollout], None],
+        tell: Callable[[dict[str, Any]], None],
     ) -> None:
         self.clock = Clock()
         self._keep = keep
+        self._tell = tell
         self._rollouts = rollouts
         self._act = act
         self._train = train
@@ -209,6 +225,9 @@ class Actor:
         reply, version = self._act.reply(lane)
         full = rollout.advance(reply, version)
         self.clock.lap("env")
+        if faults := rollout.faults():
+            texts = [f"environment {fault.row} {fault.kind}: {fault.text}" for fault in faults]
+            self._tell({"kind": "faults", "texts": texts})
         if full:
             self._train.post(rollout.finish())
             self.clock.lap("send")

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from srl.errors import UserError
 from srl.metrics import Clock
 from srl.streams.base import Slot, counted
 from srl.workers.base import Link
@@ -140,6 +141,7 @@ class Trainer:
         stop: Stop,
         log_every: int,
         checkpoint_every: int,
+        checkpoint_seconds: float,
         frames_per_step: int,
         device: torch.device,
         progress: Progress,
@@ -155,6 +157,8 @@ class Trainer:
         self._stop = stop
         self._log_every = log_every
         self._checkpoint_every = checkpoint_every
+        self._checkpoint_seconds = checkpoint_seconds
+        self._saved_at = time.monotonic()
         self._frames_per_step = frames_per_step
         self._loader = Loader(device)
         self._ahead: list[Slot] | None = None
@@ -214,6 +218,8 @@ class Trainer:
         lag = self.progress.version - int(segment["version"].min())
         self._lags.append(lag)
         _, over = counted(segment)
+        # Episodes of environments that broke have no length and do not count.
+        over = over & (segment["episode_length"] > 0)
         if over.any():
             self.progress.returns.extend(segment["episode_return"][over].tolist())
             self.progress.lengths.extend(segment["episode_length"][over].tolist())
@@ -227,7 +233,8 @@ class Trainer:
         if reward is not None and len(progress.returns) == EPISODES_IN_MEAN:
             progress.best = reward if progress.best is None else max(progress.best, reward)
         reason = self._reason_to_stop()
-        if reason or _crossed(before, progress.steps, self._checkpoint_every):
+        late = time.monotonic() > self._saved_at + self._checkpoint_seconds
+        if reason or late or _crossed(before, progress.steps, self._checkpoint_every):
             self._due = Due(reason)
         self._publish(progress.version, progress.steps, self._weights())
         self._consumer.grant(progress.version, mark=self._due is not None and self._keep_lanes)
@@ -271,8 +278,15 @@ class Trainer:
         """Write the checkpoint, once every lane has kept how it stands, or does not answer."""
         if not self._consumer.noted(self.progress.version) and not due.overdue:
             return False
-        self._due = None
-        digest = self._checkpoint()
+        self._due, self._saved_at = None, time.monotonic()
+        try:
+            digest = self._checkpoint()
+        except UserError as error:
+            if due.reason is not None:
+                raise
+            # The next one may find room; until then the last good one is there.
+            self._link.send({"kind": "warning", "text": str(error)})
+            return True
         if due.reason is not None:
             self._finished = True
             summary = {**self._summary(), "weights_sha256": digest}
@@ -309,6 +323,7 @@ class Trainer:
             "random": torch.get_rng_state(),
         }
         meta = {"steps": self.progress.steps, "version": self.progress.version, "reward": self.progress.reward}
+        meta["seconds"] = self.progress.seconds
         digest = self._save(self._weights(), meta, training)
         self.clock.lap("checkpoint")
         return digest

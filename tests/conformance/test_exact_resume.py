@@ -67,5 +67,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, kind):
     for name in ("steps", "version", "episodes", "ep_rew_mean", "best_ep_rew_mean"):
         assert resumed.summary[name] == straight.summary[name], name
     curves = [[row for row in read_rows(path / "metrics.jsonl") if STEPS in row] for path in (straight.path, run.path)]
-    expected, got = ([(row[STEPS], row["train/loss"], row.get("rollout/ep_rew_mean")) for row in rows] for rows in curves)
+    expected, got = (
+        [(row[STEPS], row["train/loss"], row.get("rollout/ep_rew_mean")) for row in rows] for rows in curves
+    )
     assert got == expected
