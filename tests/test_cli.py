@@ -82,7 +82,7 @@ def test_eval_and_play(folder: Path) -> None:
 
 def test_the_run_folder_holds_what_it_promises(folder: Path) -> None:
     names = {path.name.partition(".")[0] for path in (folder / "runs" / "one").iterdir()}
-    assert names == {"experiment", "command", "system", "metrics", "summary", "events", "logs", "checkpoints"}
+    assert names == {"experiment", "command", "system", "metrics", "summary", "events", "logs", "checkpoints", "store"}
     assert {path.name for path in (folder / "runs" / "one" / "checkpoints" / "main").iterdir()} >= {"latest", "best"}
 
 
@@ -146,7 +146,7 @@ def test_versions_tags_and_weights_of_another_run(tmp_path, capsys):
     assert cli.main(["versions", "first", *runs]) == 0
     assert "good" in capsys.readouterr().out
     assert cli.main(["train", "ppo", *SHORT, "--actors", "1", *runs, "--name", "second", "--init", "first:good"]) == 0
-    assert "begins with 14 of 14 weights" in capsys.readouterr().err
+    assert "begins with 12 of 12 weights" in capsys.readouterr().err
     part = ["--init", "first", "--init-part", "actor.encoder"]
     assert cli.main(["train", "ppo", *SHORT, "--actors", "1", *runs, "--name", "third", *part]) == 0
     assert "begins with 4 of 4 weights" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import hashlib
 import math
 import shutil
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,10 @@ from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
 from srl.workers.trainer import Progress, Trainer
+
+# What torch's compiler says of torch's own past is nothing that a user could change.
+for said in (".*torch.jit.*is deprecated", ".*should not be instantiated"):
+    warnings.filterwarnings("ignore", said, DeprecationWarning)
 
 MAX_BATCH = 1024
 """Rows that a policy worker's forward pass takes at most, unless the experiment says otherwise."""

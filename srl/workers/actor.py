@@ -41,6 +41,12 @@ class Environments(Protocol):
         ...
 
 
+def texts_of(envs: Any) -> list[str]:
+    """What has gone wrong with environments since the last call, where they can say so."""
+    faults: list[Any] = envs.faults() if hasattr(envs, "faults") else []
+    return [f"environment {fault.row} {fault.kind}: {fault.text}" for fault in faults]
+
+
 class Rollout:
     """A batch of environments in progress, and the segment it is writing."""
 
@@ -134,11 +140,9 @@ class Rollout:
         self.slot = None
         return slot
 
-    def faults(self) -> list[Any]:
-        """What has gone wrong with the environments since the last call."""
-        # Only batches that say which rows are broken have more to say.
-        envs: Any = self.envs
-        return envs.faults() if self._broken.any() else []
+    def faults(self) -> list[str]:
+        """What has gone wrong with the environments in this step."""
+        return texts_of(self.envs) if self._broken.any() else []
 
     def _count_episodes(self, segment: dict[str, Any]) -> None:
         """Write return and length of every episode at the row where it ended; carry the open ones over."""
@@ -225,8 +229,7 @@ class Actor:
         reply, version = self._act.reply(lane)
         full = rollout.advance(reply, version)
         self.clock.lap("env")
-        if faults := rollout.faults():
-            texts = [f"environment {fault.row} {fault.kind}: {fault.text}" for fault in faults]
+        if texts := rollout.faults():
             self._tell({"kind": "faults", "texts": texts})
         if full:
             self._train.post(rollout.finish())

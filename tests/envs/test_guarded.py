@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import make
 
-from srl.envs.base import EnvBatch
+from srl.envs.base import EnvBatch, put_back, state_of
 from srl.envs.fake import Counting, Masked, Nested
 from srl.envs.fake_faults import FaultyCartPole
 from srl.envs.faults import Limits, TooManyFaults
@@ -119,16 +119,16 @@ def test_it_goes_on_from_its_state():
     build = partial(FaultyCartPole, raises=0.03, nans=0.03)
     batch, again = Guarded(build, SIZE, "Env", MANY), Guarded(build, SIZE, "Env", MANY)
     play(batch, 100)
-    again.restore(from_bytes(to_bytes(batch.state())))
+    play(again, 1)
+    put_back(again, from_bytes(to_bytes(state_of(batch))))
     for action in np.random.default_rng(1).integers(0, 2, (100, SIZE)):
         outs = [arrays(batch) | {"broken": np.ones(SIZE, bool)} for _ in range(2)]
         for one, out in zip((batch, again), outs, strict=True):
             one.step(action, out)
         for name, leaf in outs[0].items():
             np.testing.assert_array_equal(leaf, outs[1][name])
-    again.restore(batch.state())
-    assert again.state() is not None
-    assert Guarded(partial(make, "LunarLander-v3"), 1, "Env").state() is None
+    assert state_of(again) is not None
+    assert state_of(Guarded(partial(make, "LunarLander-v3"), 1, "Env")) is None
 
 
 def test_the_end_comes_with_the_traceback_of_the_last_one():

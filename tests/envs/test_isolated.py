@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from srl.envs.base import EnvBatch, make
+from srl.envs.base import EnvBatch, make, state_of
 from srl.envs.fake import Counting, Masked, Nested, Slow
 from srl.envs.fake_faults import KINDS, FaultyCartPole
 from srl.envs.faults import Limits, TooManyFaults
@@ -408,10 +408,7 @@ def test_too_few_descriptors_are_told_and_none_is_lost():
 
 
 def test_they_have_no_state_to_go_on_from(isolated):
-    batch = isolated(of(Counting), size=1)
-    assert batch.state() is None
-    with pytest.raises(UserError, match="no state to go on from"):
-        batch.restore({})
+    assert state_of(isolated(of(Counting), size=1)) is None
 
 
 def test_they_are_stepped_at_the_same_time(isolated):
