@@ -378,8 +378,8 @@ def over_memory(stack: ExitStack, shapes: Shapes) -> ActClient:
 
     def serve() -> None:
         server = ShmActServer(shapes, lanes, block, requests, [replies], ROWS)
-        worker = PolicyWorker(Still(shapes), Unchanging(), server)
-        run(worker, Line(line.fileno()), Beat(Memory(8), 0).touch)
+        link = Line(line.fileno())
+        run(PolicyWorker(Still(shapes), Unchanging(), server, link), link, Beat(Memory(8), 0).touch)
 
     beside(stack, serve)
     line.close()

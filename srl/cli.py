@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from srl import flags
 from srl.errors import UserError, nearest
-from srl.experiment import Experiment
+from srl.experiment import MAIN, Experiment, Init, Stop
 from srl.recipes import BUILT_IN
 from srl.settings import demand_trust, outside, set_path, trusting
 
@@ -28,6 +29,8 @@ DESCRIPTIONS = {
     "show": "draw what a recipe would start, without starting it: srl show ppo --actors 4",
     "list": "recipes, and the runs of a folder",
     "doctor": "what is installed and what this machine can do",
+    "versions": "the versions that a run has kept, with their results and tags: srl versions RUN",
+    "tag": "give a version of a run a name, and keep it: srl tag RUN VERSION LABEL",
     "bench": "measure how fast this machine trains: srl bench w2 --seconds 60",
 }
 
@@ -60,6 +63,8 @@ def _dispatch(words: list[str]) -> int:
         "show": _show,
         "list": _list,
         "doctor": _doctor,
+        "versions": _versions,
+        "tag": _tag,
         "bench": _bench,
     }
     if not words or words[0] in ("-h", "--help", "help"):
@@ -128,14 +133,23 @@ def _train(words: list[str]) -> int:
     parser = _parser("train")
     _runs_flag(parser)
     parser.add_argument("--name", help="name of the run folder")
+    parser.add_argument("--resume", metavar="RUN", help="go on with this run, which must have the same settings")
+    parser.add_argument("--init", metavar="RUN[:VERSION]", help="begin with the weights of a run [its best or latest]")
+    parser.add_argument("--init-part", default="", metavar="PREFIX", help="only weights whose names begin so")
     parser.add_argument(
         "--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]"
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     experiment, options = _experiment("train", words, parser)
+    if options.init:
+        experiment = _initialised(experiment, options)
     from srl import control
 
     def run() -> control.Result:
+        if options.resume:
+            return control.resume(
+                _same(experiment, options), experiment, launcher=options.launcher, quiet=options.quiet
+            )
         return control.train(
             experiment,
             launcher=options.launcher,
@@ -146,6 +160,45 @@ def _train(words: list[str]) -> int:
         )
 
     return _run(run, experiment, options.quiet)
+
+
+def _initialised(experiment: Experiment, options: Any) -> Experiment:
+    """The experiment that begins with the weights of another run."""
+    from srl import runs
+    from srl.store import Store
+
+    name, _, which = options.init.rpartition(":") if ":" in options.init else (options.init, "", "")
+    run = runs.find(options.runs, name)
+    folder = run.checkpoints(MAIN)
+    if which in ("", "best", "latest"):
+        which = which or ("best" if (folder / "best").exists() else "latest")
+    else:
+        which = Store(run.path / "store.sqlite").find(MAIN, which).folders[0]
+    init = Init(checkpoint=str((folder / which).resolve()), part=options.init_part)
+    policies = {key: replace(policy, init=init) for key, policy in experiment.policies.items()}
+    return replace(experiment, policies=policies)
+
+
+def _same(experiment: Experiment, options: Any) -> Any:
+    """The run to go on with; a UserError that names the first setting in which it differs from what was asked for."""
+    from srl import runs
+    from srl.settings import to_plain
+
+    run = runs.find(options.runs, options.resume)
+    given, known = (to_plain(replace(each, stop=Stop())) for each in (experiment, run.experiment()))
+    differing = next(_differences(given, known), None)
+    if differing is not None:
+        path, asked, is_now = differing
+        raise UserError(f"{run.path} has {path} = {is_now!r}, and you ask for {asked!r}; use --init to begin from it")
+    return run
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            yield from _differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))
+    elif one != other:
+        yield path, one, other
 
 
 def _resume(words: list[str]) -> int:
@@ -282,6 +335,43 @@ def _doctor(words: list[str]) -> int:
         print(line)
     print(f"looked around in {time.monotonic() - started:.1f} s")
     return 0
+
+
+def _versions(words: list[str]) -> int:
+    run, policy, store, _ = _store("versions", words)
+    print(f"{run.name}, policy {policy}")
+    print(f"{'version':>9} {'steps':>13} {'reward':>9} {'evaluated':>20}  tags")
+    for version in store.versions(policy):
+        reward = "-" if version.reward is None else f"{version.reward:.1f}"
+        found = version.evaluation
+        evaluated = "-" if found is None else f"{found.mean:.1f} +- {found.std:.1f}"
+        gone = "" if version.folders else "  (weights not kept)"
+        line = (
+            f"{version.version:>9,} {version.steps:>13,} {reward:>9} {evaluated:>20}  {', '.join(version.tags)}{gone}"
+        )
+        print(line.rstrip())
+    return 0
+
+
+def _tag(words: list[str]) -> int:
+    run, policy, store, options = _store("tag", words, "VERSION", "LABEL")
+    version = store.tag(policy, options.VERSION, options.LABEL)
+    print(f"{options.LABEL} is version {version.version:,} of {run.name}, {version.steps:,} steps")
+    return 0
+
+
+def _store(verb: str, words: list[str], *names: str) -> tuple[Any, str, Any, Any]:
+    parser = _parser(verb)
+    parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
+    for name in names:
+        parser.add_argument(name)
+    parser.add_argument("--policy", default=MAIN, help=f"the policy's name [{MAIN}]")
+    _runs_flag(parser)
+    options = parser.parse_all(words)
+    run = _found(options)
+    from srl.store import Store
+
+    return run, options.policy, Store(run.path / "store.sqlite"), options
 
 
 def _bench(words: list[str]) -> int:

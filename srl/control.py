@@ -27,12 +27,18 @@ from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
 from srl.launchers.plan import Task, tasks_of
 from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.params import checksum
+from srl.recovery import Recovery, TrainerLost
+from srl.rewind import rewind
 from srl.runs import Run
+from srl.store import Store
 
 LauncherName = Literal["local", "serial"]
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 5.0
 """A worker that does not close in so long is killed."""
+SHOWN = 200
+"""Characters of an environment's fault that are shown."""
 FINISH_SECONDS = 10.0
 """A trainer that is asked to finish has so long to write its last checkpoint."""
 
@@ -65,11 +71,20 @@ def train(
         return Control(experiment, launched, run, console, sinks=sinks).run(shapes)
 
 
-def resume(run: Run, experiment: Experiment, *, launcher: LauncherName = "local", quiet: bool = False) -> Result:
+def resume(
+    run: Run,
+    experiment: Experiment,
+    *,
+    launcher: LauncherName = "local",
+    quiet: bool = False,
+    sinks: Sequence[Sink] = (),
+) -> Result:
     """Go on with a run from its last checkpoint."""
+    if run.summary()["status"] == "running":
+        raise UserError(f"{run.path} is still running; end it first")
     with _launched(launcher) as launched:
         shapes = launched.describe(experiment.check())
-        return Control(experiment, launched, run, Console(quiet), resume=True).run(shapes)
+        return Control(experiment, launched, run, Console(quiet), resume=True, sinks=sinks).run(shapes)
 
 
 @contextlib.contextmanager
@@ -111,6 +126,9 @@ class Control:
         self._console = console
         self._resume = resume
         self._tasks = tasks_of(experiment)
+        self._recovery = Recovery(experiment, launcher)
+        self._faults = 0
+        self._shown: set[str] = set()
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
         self._more_sinks = sinks
@@ -128,9 +146,8 @@ class Control:
         status, failure = "failed", None
         with self._signals():
             try:
-                self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
-                self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
-                self._watch()
+                while not self._live(shapes):
+                    self._resume = self._is_saved()
                 status = "interrupted" if self._signal else "completed"
             except BaseException as error:
                 failure, self._reason = error, str(error) or type(error).__name__
@@ -144,6 +161,38 @@ class Control:
             self._console.say(f"go on with: srl resume {self._run.path}")
             raise SystemExit(128 + signal.SIGTERM) if self._signal == signal.SIGTERM else KeyboardInterrupt
         return Result(self._run.path, summary)
+
+    def _live(self, shapes: dict[str, Any]) -> bool:
+        """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
+        if self._resume:
+            self._go_back()
+        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
+        self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+        try:
+            self._watch()
+        except TrainerLost as lost:
+            self._console.say(f"{lost}; everything starts again from the last checkpoint")
+            self._launcher.stop(1.0)
+            self._recovery.forget()
+            for sink in self._sinks:
+                sink.close()
+            return False
+        return True
+
+    def _go_back(self) -> None:
+        """Take back what was measured after the checkpoints that training goes on from."""
+        found = [
+            checksum.find(self._run.checkpoints(t.policy), "latest")[1] for t in self._experiment.trainers.values()
+        ]
+        steps, view = max(meta["steps"] for meta in found), self._view
+        if view.steps > steps:
+            self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
+        view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
+        rewind(self._run.path, steps)
+
+    def _is_saved(self) -> bool:
+        folders = [self._run.checkpoints(trainers.policy) for trainers in self._experiment.trainers.values()]
+        return all((folder / "latest").exists() for folder in folders)
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
@@ -192,10 +241,10 @@ class Control:
     def _turn(self) -> None:
         for event in self._launcher.poll(POLL_SECONDS):
             self._handle(event)
-        for task, age in self._launcher.ages().items():
-            if age > self._experiment.stall_seconds:
-                silence = f"{task.name} has shown no sign of life for {age:.0f} s"
-                raise WorkerFailed(f"{silence}{self._log_hint(task)}; if its work takes so long, raise stall_seconds")
+        for task in self._recovery.turn():
+            self._console.say(f"{task.name} lives again")
+            if task.kind == "evaluator":
+                self._ask_to_evaluate([task])
         self._view.bound = self._meter.bound()
         self._console.update(self._view)
 
@@ -212,7 +261,15 @@ class Control:
             self._finished[event.task] = message["summary"]
             self._reason = message["reason"]
         elif kind == "exit":
-            raise WorkerFailed(f"{event.task.name} {_say_exit(message['status'])}{self._log_hint(event.task)}")
+            self._console.say(
+                self._recovery.died(event.task, _say_exit(message["status"]) + self._log_hint(event.task))
+            )
+        elif kind == "faults":
+            self._count_faults(event.task, message["texts"])
+        elif kind == "warning":
+            self._console.say(f"{event.task.name}: {message['text']}")
+        elif kind in ("epoch", "reclaimed"):
+            self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")
         else:
@@ -228,13 +285,24 @@ class Control:
         view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
         if view.reward is not None:
             view.add_to_curve(view.reward)
-        self._write({**row, "time/fps": round(view.fps, 1), **self._meter.row()})
+        self._write({**row, "time/fps": round(view.fps, 1), **self._restarts(), **self._meter.row()})
         due = [
             task
             for task in self._tasks
             if task.kind == "evaluator" and _crosses(before, steps, self._experiment.actors[task.group].evaluate)
         ]
         self._ask_to_evaluate(due)
+
+    def _count_faults(self, task: Task, texts: list[str]) -> None:
+        """Environments failed and were built anew; the first of each kind is shown."""
+        self._faults += len(texts)
+        for text in texts:
+            last = text.strip().splitlines()[-1][:SHOWN]
+            if last not in self._shown:
+                self._shown.add(last)
+                self._console.say(
+                    f"{task.name}: {text.splitlines()[0][:SHOWN]} {last if last not in text[:SHOWN] else ''}"
+                )
 
     def _ask_to_evaluate(self, tasks: list[Task]) -> None:
         for task in tasks:
@@ -244,6 +312,12 @@ class Control:
         self._evaluated[task] = message
         self._best_evaluation = max(self._best_evaluation, message["mean_reward"])
         self._view.evaluation = message["mean_reward"]
+        names = ("version", "steps", "mean_reward", "std_reward", "episodes", "mean_ep_length")
+        try:
+            policy = self._experiment.actors[task.group].policy
+            Store(self._run.path / "store.sqlite").add_evaluation(policy, *(message[name] for name in names))
+        except UserError as error:
+            self._console.say(f"srl: {error}")
         self._write(
             {
                 STEPS: message["steps"],
@@ -254,9 +328,17 @@ class Control:
             }
         )
 
+    def _restarts(self) -> dict[str, int]:
+        return {"run/restarts": self._recovery.count, "env/restarts": self._faults}
+
     def _write(self, row: dict[str, Any]) -> None:
-        for sink in self._sinks:
-            sink.write(row)
+        for sink in list(self._sinks):
+            try:
+                sink.write(row)
+            except OSError as error:
+                # A full disk costs the curve, not the run.
+                self._sinks.remove(sink)
+                self._console.say(f"no more metrics are written by {type(sink).__name__}: {error}")
 
     def _close(self, status: str) -> dict[str, Any]:
         self._console.end()
@@ -268,6 +350,7 @@ class Control:
         if self._evaluated:
             summary["eval_mean_reward"] = self._view.evaluation
             summary["best_eval_mean_reward"] = self._best_evaluation
+        summary |= {"restarts": self._recovery.count, "env_restarts": self._faults}
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
         self._run.write_summary(summary)

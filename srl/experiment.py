@@ -62,6 +62,20 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Faults:
+    """How much may go wrong with the environments of a rollout before the run ends."""
+
+    limit: int = 100
+    """Faults within the window that are borne: environments are built anew, their episodes do not count."""
+    window: float = 60.0
+    """Seconds that a fault counts."""
+    step_seconds: float = 10.0
+    """A step that takes longer counts as hung; only where environments have processes of their own."""
+    reset_seconds: float = 60.0
+    """The same for a reset, and for building an environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Actors:
     """A group of equal actors: each steps a ring of rollouts, each rollout a batch of environments."""
 
@@ -85,9 +99,23 @@ class Actors:
     """Evaluate on a schedule instead of feeding a train stream."""
     threads: int = 1
     """Threads for inline inference in each actor."""
+    faults: Faults = field(default_factory=Faults)
+    """What happens when environments fail."""
+    isolate: bool = False
+    """Give each environment a process of its own, so that one that hangs or aborts costs only its own row."""
 
     def __post_init__(self) -> None:
         _positive(self, "count", "ring", "envs", "threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """Weights that a policy starts from, instead of random ones."""
+
+    checkpoint: str
+    """The folder of a checkpoint."""
+    part: str = ""
+    """Only weights whose names begin so, such as actor.encoder; empty takes all that fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +137,8 @@ class Policies:
     """Device of each policy worker: auto, cpu, cuda, cuda:1; inline acting is always on the CPU."""
     compile: bool = False
     """Compile acting: some seconds at the start of each worker that acts, then half the time for small networks."""
+    init: Init | None = None
+    """Weights of another run to start from."""
 
     def __post_init__(self) -> None:
         _positive(self, "count", "threads")
@@ -166,6 +196,22 @@ class Trainers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """When a worker that died is replaced, and when the run ends instead."""
+
+    limit: int = 10
+    """Deaths of one worker within the window that the run survives; 0 ends the run with the first."""
+    window: float = 600.0
+    """Seconds that a death counts."""
+    memory: int | None = None
+    """MiB that a worker may use before it is ended and replaced; None sets no limit."""
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise UserError(f"Restarts.limit must be 0 or more, not {self.limit}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stop:
     """When a run is finished; the first that holds ends it."""
 
@@ -199,10 +245,16 @@ class Experiment:
     """Steps between two rows of metrics."""
     checkpoint_every: int = 500_000
     """Steps between two checkpoints; one is always written at the end."""
+    checkpoint_seconds: float = 600.0
+    """Seconds after which a checkpoint is written, however few the steps were."""
     keep: int = 3
-    """Newest checkpoints kept, beside the best."""
+    """Newest checkpoints kept, beside the best and those that are tagged."""
+    keep_every: int | None = None
+    """Keep the first checkpoint after each so many steps for ever; None keeps none of them."""
     stall_seconds: float = 60.0
-    """A worker that shows no sign of life for so long ends the run."""
+    """A worker that shows no sign of life for so long is ended and replaced."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """When workers are replaced."""
 
     def __post_init__(self) -> None:
         for group, kind in (("actors", Actors), ("policies", Policies), ("trainers", Trainers), ("streams", Train)):

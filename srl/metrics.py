@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from srl.files import contents
+
 STEPS = "time/total_timesteps"
 """The metric that is the x axis of all others."""
 
@@ -174,6 +176,8 @@ class TensorBoard:
         numbers = {tag: value for tag, value in row.items() if tag != STEPS and isinstance(value, int | float)}
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()])
         self._writer.add_event(Event(wall_time=time.time(), step=row[STEPS], summary=summary))
+        # Otherwise whoever is killed would lose the events of two minutes.
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -188,9 +192,9 @@ def _is_torn(path: Path) -> bool:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file; a line that was being written when the run died is left out."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in contents(path).split(b"\n"):
         try:
-            rows.append(msgspec.json.decode(line))
-        except msgspec.DecodeError:
+            rows.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return rows

@@ -35,6 +35,11 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether someone has stopped a process, by SIGSTOP or a debugger."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """Processor time that these processes, and the children they have buried, have used."""
     ticks = (int(ticks) for pid in pids for ticks in _stat(pid)[11:15])

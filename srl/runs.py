@@ -21,9 +21,19 @@ import msgspec
 
 from srl.errors import UserError, nearest
 from srl.experiment import Experiment
+from srl.files import contents, text_of, write_atomically
 from srl.settings import from_yaml, to_yaml
 
 PACKAGES = ("srl", "torch", "numpy", "gymnasium", "msgspec", "safetensors")
+
+
+class _Summary(msgspec.Struct):
+    """What is relied on in a summary."""
+
+    status: str
+    pid: int = 0
+    steps: int = 0
+    ep_rew_mean: float | None = None
 
 
 class Run:
@@ -53,7 +63,11 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """How the run stands or ended; a run that died without a word is 'lost'."""
-        summary = _read_json(self.path / "summary.json") or {"status": "lost"}
+        try:
+            summary = msgspec.json.decode(contents(self.path / "summary.json"), type=dict[str, Any])
+            msgspec.convert(summary, _Summary)
+        except (UserError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return {"status": "lost"}
         if summary["status"] == "running" and not _lives(summary.get("pid", 0)):
             summary["status"] = "lost"
         return summary
@@ -64,7 +78,7 @@ class Run:
 
     def experiment(self, *trusted: str) -> Experiment:
         """The experiment as it ran; modules outside srl that it names must be trusted."""
-        return from_yaml(Experiment, (self.path / "experiment.yaml").read_text(), *trusted)
+        return from_yaml(Experiment, text_of(self.path / "experiment.yaml"), *trusted).check()
 
 
 def create(folder: Path, experiment: Experiment, env: str, name: str | None, command: Sequence[str]) -> Run:
@@ -90,7 +104,10 @@ def _made(path: Path, exact: bool) -> Path:
             candidate.mkdir(parents=True)
         except FileExistsError:
             if exact:
-                raise UserError(f"a run named {path.name!r} exists in {path.parent}; choose another --name") from None
+                raise UserError(
+                    f"a run named {path.name!r} exists in {path.parent}; go on with it: srl resume {path}; "
+                    "or choose another --name"
+                ) from None
         except OSError as error:
             raise UserError(f"cannot make the run folder {candidate}: {error.strerror}") from error
         else:
@@ -111,7 +128,7 @@ def find(folder: Path, name: str) -> Run:
 
 def listing(folder: Path) -> list[Run]:
     """All runs of a folder, oldest first."""
-    found = [path.parent for path in folder.glob("*/experiment.yaml")]
+    found = [path.parent for path in folder.glob("*/experiment.yaml") if path.is_file()]
     return [Run(path) for path in sorted(found, key=lambda path: (path / "experiment.yaml").stat().st_mtime)]
 
 
@@ -133,13 +150,6 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file's contents in one step."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(data)
-    partial.replace(path)
-
-
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -148,10 +158,3 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return pid > 0
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None

@@ -61,11 +61,21 @@ def from_plain(hint: Any, data: Any, resolve: Resolve, where: str = "") -> Any:
         return {key: from_plain(_item_hint(hint), item, resolve, f"{where}.{key}") for key, item in data.items()}
     if "type" in data:
         data = dict(data)
-        return _dataclass_from(resolve(str(data.pop("type"))), data, resolve, where)
+        made = _dataclass_from(resolve(str(data.pop("type"))), data, resolve, where)
+        if not any(_is_a(choice, made) for choice in _choices(hint)):
+            raise UserError(f"{where or 'the value'} must be {_say(hint)}, not {type(made).__name__}")
+        return made
     classes = _settings_classes(hint)
     if len(classes) != 1:
         raise UserError(f"{where or 'the value'} must be {_say(hint)}, not {dict(data)!r}")
     return _dataclass_from(classes[0], data, resolve, where)
+
+
+def _is_a(choice: Any, made: Any) -> bool:
+    """Whether settings are what one choice of a hint asks for, as far as that can be seen."""
+    kind = typing.get_origin(choice) or choice
+    # Of a protocol that is not runtime_checkable nothing can be seen.
+    return isinstance(kind, type) and (not getattr(kind, "_is_runtime_protocol", True) or isinstance(made, kind))
 
 
 def _settings_classes(hint: Any) -> list[type]:
@@ -233,11 +243,21 @@ def to_yaml(settings: Any) -> str:
     return yaml.safe_dump(to_plain(settings, type(settings)), sort_keys=False, width=100)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases: with them a few lines can say more than memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"line {self.peek_event().start_mark.line + 1} has an alias; write it out")
+        return super().compose_node(parent, index)
+
+
 def from_yaml(cls: type, text: str, *trusted: str) -> Any:
     """The settings that YAML describes, of classes that are part of srl, imported already, or trusted."""
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        data = yaml.load(text, _Loader)
+    # PyYAML lets through whatever int, float or a date raise at what they do not know.
+    except Exception as error:
         raise UserError(f"not valid YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise UserError(f"expected settings of {cls.__name__}, found {type(data).__name__}")

@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from srl import runs
-from srl.experiment import only
+from srl.errors import UserError, nearest
+from srl.experiment import Model, only
+from srl.models.config import ActorCritic
+from srl.models.outline import outline_of
 from srl.params import file as checkpoints
 from srl.settings import demand_trust
 from srl.streams.base import Shapes
@@ -81,15 +84,29 @@ def load(
     found = runs.find(Path(runs_folder), str(run))
     experiment = found.experiment(*trust)
     name = policy or only(experiment.policies)[0]
+    if name not in experiment.policies:
+        raise UserError(f"{found.path} has no policy {name!r}{nearest(name, experiment.policies)}")
     folder = found.checkpoints(name)
     checkpoint = checkpoints.load(folder, which or ("best" if (folder / "best").exists() else "latest"))
-    spaces = {key: checkpoints.spec_from_plain(spec) for key, spec in checkpoint.meta["spaces"].items()}
     model = experiment.policies[name].model
     demand_trust(model, *trust)
+    with checkpoint.fits():
+        return _built(model, checkpoint)
+
+
+def _built(model: Model, checkpoint: checkpoints.Checkpoint) -> Trained:
+    plain = checkpoint.meta["spaces"]
+    spaces = {key: checkpoints.spec_from_plain(plain[key]) for key in ("obs", "action", "mask")}
+    weights = checkpoint.weights()
+    if isinstance(model, ActorCritic):
+        # Asked first, so that damaged settings or spaces do not build what no memory holds.
+        numbers = outline_of(model, seen(spaces["obs"]), spaces["action"], spaces["mask"]).weights
+        if numbers not in (None, sum(tensor.numel() for tensor in weights.values())):
+            raise ValueError(f"its weights are not those of {numbers:,} numbers that the settings describe")
     built = model.build(seen(spaces["obs"]), spaces["action"], spaces["mask"])
-    built.module.load_state_dict(checkpoint.weights())
-    weights = {key: spec_of(tensor.numpy()) for key, tensor in built.module.state_dict().items()}
-    shapes = Shapes(**spaces, state=built.state, extras=built.extras, noise=built.noise, params=weights)
+    built.module.load_state_dict(weights)
+    params = {key: spec_of(tensor.numpy()) for key, tensor in built.module.state_dict().items()}
+    shapes = Shapes(**spaces, state=built.state, extras=built.extras, noise=built.noise, params=params)
     return Trained(built, shapes, checkpoint.meta)
 
 

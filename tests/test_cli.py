@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from srl import cli
+from srl import runs as runs_module
+
 SHORT = ["--steps", "2000", "--rollout", "32", "--envs", "4", "--stop-at-reward", "1e9"]
 
 
@@ -79,7 +82,7 @@ def test_eval_and_play(folder: Path) -> None:
 
 def test_the_run_folder_holds_what_it_promises(folder: Path) -> None:
     names = {path.name.partition(".")[0] for path in (folder / "runs" / "one").iterdir()}
-    assert names == {"experiment", "command", "system", "metrics", "summary", "events", "logs", "checkpoints"}
+    assert names == {"experiment", "command", "system", "metrics", "summary", "events", "logs", "checkpoints", "store"}
     assert {path.name for path in (folder / "runs" / "one" / "checkpoints" / "main").iterdir()} >= {"latest", "best"}
 
 
@@ -128,3 +131,36 @@ def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
     done = srl(Path("/"), "train", "ppo", *SHORT, "--runs", target)
     assert done.returncode == 2
     assert "cannot make the run folder" in done.stderr
+
+
+def test_versions_tags_and_weights_of_another_run(tmp_path, capsys):
+    runs = ["--runs", str(tmp_path)]
+    train = ["train", "ppo", *SHORT, "--actors", "1", *runs, "--quiet"]
+    assert cli.main([*train, "--name", "first", "--set", "checkpoint_every=500", "--set", "keep=2"]) == 0
+    assert cli.main(["versions", "first", *runs]) == 0
+    shown = capsys.readouterr().out
+    assert "first, policy main" in shown
+    assert "2,0" in shown
+    assert cli.main(["tag", "first", "latest", "good", *runs]) == 0
+    assert "good is version" in capsys.readouterr().out
+    assert cli.main(["versions", "first", *runs]) == 0
+    assert "good" in capsys.readouterr().out
+    assert cli.main(["train", "ppo", *SHORT, "--actors", "1", *runs, "--name", "second", "--init", "first:good"]) == 0
+    assert "begins with 12 of 12 weights" in capsys.readouterr().err
+    part = ["--init", "first", "--init-part", "actor.encoder"]
+    assert cli.main(["train", "ppo", *SHORT, "--actors", "1", *runs, "--name", "third", *part]) == 0
+    assert "begins with 4 of 4 weights" in capsys.readouterr().err
+    assert cli.main([*train, "--name", "fourth", "--init", "first:goot"]) == 2
+    assert "did you mean 'good'" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_by_the_command_that_began_it(tmp_path, capsys):
+    words = ["train", "ppo", *SHORT, "--actors", "1", "--runs", str(tmp_path)]
+    assert cli.main([*words, "--name", "one", "--quiet"]) == 0
+    assert cli.main([*words, "--name", "one", "--quiet"]) == 2
+    assert f"srl resume {tmp_path / 'one'}" in capsys.readouterr().err
+    more = [*words, "--steps", "4000", "--resume", "one", "--quiet"]
+    assert cli.main(more) == 0
+    assert runs_module.find(tmp_path, "one").summary()["steps"] >= 4000
+    assert cli.main([*more, "--gamma", "0.5"]) == 2
+    assert "trainers.main.algorithm.gamma = 0.99, and you ask for 0.5" in capsys.readouterr().err

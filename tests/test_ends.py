@@ -35,7 +35,7 @@ def summary(folder: Path) -> dict:
 @pytest.mark.parametrize("worker", ["trainer-main-0", "actor-main-0", "policy-main-0"])
 @pytest.mark.usefixtures("shm_stays")
 def test_a_killed_worker_ends_the_run_with_its_name(tmp_path: Path, worker: str) -> None:
-    run = runs_of.start(tmp_path, "ppo", "--act", "shm", *runs_of.FOREVER)
+    run = runs_of.start(tmp_path, "ppo", "--act", "shm", *runs_of.FOREVER, "--set", "restarts.limit=0")
     runs_of.wait_until_training(tmp_path, run)
     processes = runs_of.family(run)
     os.kill(runs_of.worker_pids(tmp_path, run)[worker], signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_an_environment_that_cannot_be_built_fails_before_a_run_folder_is_made(t
 
 
 def test_a_worker_that_shows_no_sign_of_life_ends_the_run(tmp_path: Path) -> None:
-    run = runs_of.start(tmp_path, "ppo", *runs_of.FOREVER, "--set", "stall_seconds=3")
+    run = runs_of.start(tmp_path, "ppo", *runs_of.FOREVER, "--set", "stall_seconds=2", "--set", "restarts.limit=0")
     runs_of.wait_until_training(tmp_path, run)
     processes = runs_of.family(run)
     os.kill(runs_of.worker_pids(tmp_path, run)["actor-main-0"], signal.SIGSTOP)

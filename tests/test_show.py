@@ -20,7 +20,7 @@ from srl.show import drawn
 
 # Its images are too small for the default encoder.
 MODEL = ActorCritic(encoder=Auto(image=ResNet(channels=(4,), features=8)), normalise_obs=True)
-NESTED = replace(ppo("srl.envs.fake:Nested"), policies={"main": Policies(model=MODEL)})
+NESTED = replace(ppo("srl.envs.fake:Nested", actors=1), policies={"main": Policies(model=MODEL)})
 EXPERIMENTS = {
     "ppo": ppo(),
     "many": impala(actors=2, ring=2, envs=16, max_lag=2, act="shm", policy_workers=3, eval_every=1000),

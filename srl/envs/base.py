@@ -31,8 +31,12 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from srl.envs import atari, envpool, vizdoom
+from srl.envs.faults import Limits
+from srl.envs.guarded import Guarded
 from srl.envs.gym import GymBatch
 from srl.envs.inplace import InPlace, writes_in_place
+from srl.envs.isolated import Isolated
+from srl.envs.state import captured, restored
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
 from srl.tree import Array, SpecTree, Tree
@@ -88,6 +92,19 @@ class EnvBatch(Protocol):
         ...
 
 
+def state_of(batch: Any) -> dict[str, Any] | None:
+    """How a batch stands, as plain data; None where it cannot say. What changes in it, it names in `kept`."""
+    kept: tuple[str, ...] = getattr(batch, "kept", ())
+    return captured({name: getattr(batch, name) for name in kept}) if kept else None
+
+
+def put_back(batch: Any, state: dict[str, Any]) -> None:
+    """Let a batch that has just been reset go on exactly as another one of its kind stood."""
+    kept: tuple[str, ...] = getattr(batch, "kept", ())
+    for name, value in restored({name: getattr(batch, name) for name in kept}, state).items():
+        setattr(batch, name, value)
+
+
 def name_of_env(env: Source) -> str:
     """How people read which environment this is."""
     if isinstance(env, str):
@@ -114,8 +131,30 @@ def _has_family(spec: EnvSpec) -> bool:
     return any(family.options_of(spec) is not None for family, _ in _FAMILIES)
 
 
-def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mode: str | None = None) -> EnvBatch:
-    """Build `size` environments, each with the keyword arguments `kwargs`."""
+def isolated(env: Source, size: int, kwargs: dict[str, Any] | None = None, limits: Limits | None = None) -> EnvBatch:
+    """Build `size` environments that each live in a process of their own."""
+    check_name(env)
+    return Isolated(partial(_row, env, kwargs), size, name_of_env(env), limits)
+
+
+def _row(env: Source, kwargs: dict[str, Any] | None, row: int) -> EnvBatch:
+    return make(env, 1, kwargs, vectors=False)
+
+
+def make(
+    env: Source,
+    size: int,
+    kwargs: dict[str, Any] | None = None,
+    render_mode: str | None = None,
+    *,
+    limits: Limits | None = None,
+    vectors: bool = True,
+) -> EnvBatch:
+    """Build `size` environments, each with the keyword arguments `kwargs`.
+
+    With `limits` one that fails is replaced, where environments are stepped one by one. Without `vectors` they are,
+    wherever there is a choice.
+    """
     name = name_of_env(env)
     if size < 1:
         raise UserError(f"{name}: the number of environments is {size}; it must be at least 1")
@@ -125,21 +164,27 @@ def make(env: Source, size: int, kwargs: dict[str, Any] | None = None, render_mo
     with _building(name):
         source = _resolve(env)
         if isinstance(source, EnvSpec):
-            return _make_registered(source, size, options, name)
-        return _make_from_callable(source, size, options, name)
+            return _make_registered(source, size, options, name, limits, vectors)
+        return _make_from_callable(source, size, options, name, limits)
 
 
-def _make_registered(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> EnvBatch:
+def _one_by_one(build: Callable[[], Any], size: int, name: str, limits: Limits | None) -> EnvBatch:
+    return GymBatch(build, size, name) if limits is None else Guarded(build, size, name, limits)
+
+
+def _make_registered(
+    spec: EnvSpec, size: int, options: dict[str, Any], name: str, limits: Limits | None, vectors: bool
+) -> EnvBatch:
     for family, batch in _FAMILIES:
         own = family.options_of(spec)
         if own is not None:
             return batch(size, **{**own, **options})
-    vector = _native_vector(spec, size, options, name)
+    vector = _native_vector(spec, size, options, name) if vectors or spec.entry_point is None else None
     if vector is not None:
         return VectorBatch(vector, name)
     # Gymnasium's checker is one more call around every step and only warns; what the rows need is checked here.
     build = partial(gymnasium.make, spec.id, **{"disable_env_checker": True, **options})
-    return GymBatch(build, size, name)
+    return _one_by_one(build, size, name, limits)
 
 
 def _native_vector(spec: EnvSpec, size: int, options: dict[str, Any], name: str) -> VectorEnv[Any, Any, Any] | None:
@@ -155,12 +200,14 @@ def _native_vector(spec: EnvSpec, size: int, options: dict[str, Any], name: str)
     return None
 
 
-def _make_from_callable(source: Callable[..., Any], size: int, options: dict[str, Any], name: str) -> EnvBatch:
+def _make_from_callable(
+    source: Callable[..., Any], size: int, options: dict[str, Any], name: str, limits: Limits | None
+) -> EnvBatch:
     many = _takes_num_envs(source)
     made: Any = source(num_envs=size, **options) if many else source(**options)
     kind: type[object] = made.__class__
     if issubclass(kind, gymnasium.Env) and not many:
-        return GymBatch(_first_then(made, partial(source, **options)), size, name)
+        return _one_by_one(_first_then(made, partial(source, **options)), size, name, limits)
     batch: Any = made
     if issubclass(kind, VectorEnv):
         batch = VectorBatch(made, name)

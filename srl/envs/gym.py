@@ -32,6 +32,7 @@ class GymBatch:
 
     frames_per_step = 1
     scored = False
+    kept = ("_envs", "_ended")
 
     def __init__(self, build: Callable[[], gymnasium.Env[Any, Any]], size: int, name: str) -> None:
         self.size = size

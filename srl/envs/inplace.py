@@ -44,6 +44,7 @@ class InPlace:
 
     frames_per_step = 1
     scored = False
+    kept = ("_env", "_ended")
 
     def __init__(self, env: Any, name: str) -> None:
         self.size: int = env.num_agents

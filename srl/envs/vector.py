@@ -38,6 +38,7 @@ class VectorBatch:
 
     frames_per_step = 1
     scored = False
+    kept = ("_vector", "_ended")
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], name: str) -> None:
         self.size = vector.num_envs

@@ -53,6 +53,22 @@ class Launcher(Protocol):
         """Seconds since each worker was last seen alive."""
         ...
 
+    def replace(self, task: Task, *, life: int, epoch: int) -> None:
+        """Start the next life of a worker that is dead."""
+        ...
+
+    def kill(self, task: Task) -> None:
+        """End a worker at once."""
+        ...
+
+    def pids(self) -> dict[Task, int]:
+        """The process of each living worker that has one of its own."""
+        ...
+
+    def stop(self, patience: float) -> None:
+        """Close every worker, but stay able to start them again."""
+        ...
+
     def close(self, patience: float) -> None:
         """Close every worker; those that do not end in time are killed. Nothing is left when this returns."""
         ...

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +17,18 @@ from typing import Any
 
 import torch
 
-from srl.envs.base import make
+from srl.envs.base import isolated, make, put_back, state_of
+from srl.envs.faults import Limits
+from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
-from srl.experiment import Actors, Experiment
+from srl.experiment import Actors, Experiment, Init
+from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Task
 from srl.params import file as checkpoints
+from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
+from srl.store import Store
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
@@ -30,6 +38,10 @@ from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
 from srl.workers.trainer import Progress, Trainer
+
+# What torch's compiler says of torch's own past is nothing that a user could change.
+for said in (".*torch.jit.*is deprecated", ".*should not be instantiated"):
+    warnings.filterwarnings("ignore", said, DeprecationWarning)
 
 MAX_BATCH = 1024
 """Rows that a policy worker's forward pass takes at most, unless the experiment says otherwise."""
@@ -52,6 +64,20 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda was asked for, but torch sees no GPU here; use --device cpu, or see srl doctor")
     return device
+
+
+def _begin_with(init: Init, module: torch.nn.Module) -> str:
+    """Load the weights of another run that fit; what did and what did not, in words."""
+    path = Path(init.checkpoint)
+    found, own = checkpoints.load(path.parent, path.name).weights(), module.state_dict()
+    wanted = {name for name in own if name.startswith(init.part)}
+    fits = {name: found[name] for name in wanted if name in found and found[name].shape == own[name].shape}
+    if not fits:
+        raise UserError(f"no weights of {path} fit this policy{f' in {init.part!r}' if init.part else ''}")
+    module.load_state_dict({**own, **fits})
+    left = sorted(wanted - fits.keys())
+    rest = f"; these begin at random: {', '.join(left)}" if left else ""
+    return f"begins with {len(fits)} of {len(wanted)} weights of {path}{rest}"
 
 
 def describe(experiment: Experiment) -> dict[str, Shapes]:
@@ -85,15 +111,24 @@ def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, 
 
 
 class Builder:
-    """Builds the workers of one run."""
+    """Builds the workers of one run; in its `life`, counted from 0, a worker starts in this epoch of the act edges."""
 
     def __init__(
-        self, experiment: Experiment, shapes: Mapping[str, Shapes], folder: Path, *, resume: bool = False
+        self,
+        experiment: Experiment,
+        shapes: Mapping[str, Shapes],
+        folder: Path,
+        *,
+        resume: bool = False,
+        life: int = 0,
+        epoch: int = 0,
     ) -> None:
         self._experiment = experiment
         self._shapes = dict(shapes)
         self._folder = folder
         self._resume = resume
+        self._life = life
+        self._epoch = epoch
 
     def threads(self, task: Task) -> int:
         """Threads that torch may use in this worker."""
@@ -132,26 +167,36 @@ class Builder:
         device = device_of(trainers.device)
         policy = self._policy(trainers.policy, device)
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
+        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
         progress = Progress()
+        init = self._experiment.policies[trainers.policy].init
+        if init is not None and not self._resume:
+            link.send({"kind": "warning", "text": _begin_with(init, policy.module)})
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
-            training = checkpoint.training()
-            policy.module.load_state_dict(checkpoint.weights())
-            learner.load_state_dict(training["learner"])
-            progress = Progress.from_plain(training["progress"])
+            with checkpoint.fits():
+                training = checkpoint.training()
+                policy.module.load_state_dict(checkpoint.weights())
+                learner.load_state_dict(training["learner"])
+                progress = Progress.from_plain(training["progress"])
+                if "consumer" in training:
+                    consumer.restore(training["consumer"])
+                    torch.set_rng_state(training["random"])
         return Trainer(
             learner,
             policy.module.state_dict,
-            self._consumer(trainers.train, self._shapes[trainers.policy], resources),
+            consumer,
             Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"]).publish,
             lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
             link,
             stop=self._experiment.stop,
             log_every=self._experiment.log_every,
             checkpoint_every=self._experiment.checkpoint_every,
+            checkpoint_seconds=self._experiment.checkpoint_seconds,
             frames_per_step=self._shapes[trainers.policy].frames_per_step,
             device=device,
             progress=progress,
+            keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
         )
 
     def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
@@ -174,17 +219,37 @@ class Builder:
         spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
         digest = checkpoints.sha256_of(weights)
         meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
-        checkpoints.save(self._checkpoints(name), weights, meta, training, link)
-        checkpoints.prune(self._checkpoints(name), self._experiment.keep)
+        folder, store = self._checkpoints(name), Store(self._folder / "store.sqlite")
+        lanes = self._lanes(name, meta["version"])
+        path = checkpoints.save(folder, weights, meta, training, link, lanes=lanes)
+        shutil.rmtree(lanes.parent, ignore_errors=True)
+        keep = 1 if training is None else self._experiment.keep
+        every = self._experiment.keep_every
+        try:
+            store.add_version(name, meta["version"], meta["steps"], meta.get("seconds"), meta.get("reward"), path.name)
+            checkpoints.prune(folder, link, keep, every, may_go=lambda gone: store.forget(name, gone))
+        except UserError as error:
+            # Without its store a run goes on, and keeps every checkpoint, because one may be tagged.
+            print(f"srl: {error}", file=sys.stderr)
         return digest
 
     def _checkpoints(self, policy: str) -> Path:
         return self._folder / "checkpoints" / policy
 
+    def _lanes(self, policy: str, version: int) -> Path:
+        """Where the lanes keep how they stand, until the checkpoint of the version takes it up."""
+        return self._checkpoints(policy) / ".lanes" / str(version)
+
     def _best_reward(self, policy: str) -> float:
         """The reward of the best weights that are kept, when a run goes on."""
         folder = self._checkpoints(policy)
-        return checkpoints.load(folder, "best").meta["mean_reward"] if (folder / "best").exists() else -math.inf
+        if not (folder / "best").exists():
+            return -math.inf
+        try:
+            return float(checkpoints.load(folder, "best").meta["mean_reward"])
+        except UserError as error:
+            print(f"srl: {error}; the next that is evaluated is the best", file=sys.stderr)
+            return -math.inf
 
     def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
         name = task.group
@@ -198,8 +263,9 @@ class Builder:
             resources[f"act/{name}/requests"],
             [resources[f"act/{name}/replies/{at}"] for at in range(1 + lanes[-1].actor)],
             self._max_batch(name),
+            self._epoch,
         )
-        return PolicyWorker(policy, self._reader(name, policy, resources), server)
+        return PolicyWorker(policy, self._reader(name, policy, resources), server, link)
 
     def _max_batch(self, policy: str) -> int:
         """Rows per forward pass; 0 takes requests one by one."""
@@ -213,15 +279,11 @@ class Builder:
     def _actor(self, task: Task, resources: Mapping[str, Any], link: Link) -> Actor:
         actors = self._experiment.actors[task.group]
         stream = actors.train or ""
-        train = self._experiment.streams[stream]
         shapes = self._shapes[actors.policy]
         feeders = plan.train_actors(self._experiment, stream)
         at = feeders.index(task)
         train_lanes = [lane.index for lane in plan.lanes_of(self._experiment, feeders) if lane.actor == at]
-        rollouts = [
-            Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, "lane", stream, lane), chunk=train.chunk)
-            for lane in train_lanes
-        ]
+        rollouts = [self._rollout(actors, lane) for lane in train_lanes]
         act, act_lanes = self._act_client(task, actors, resources)
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
@@ -229,10 +291,44 @@ class Builder:
             resources[f"train/{stream}/credits/{at}"],
             resources[f"train/{stream}/full"],
         )
-        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes)
+
+        def keep(lane: int, version: int, rollout: Rollout) -> None:
+            envs = state_of(rollout.envs)
+            if envs is not None:
+                folder = self._lanes(actors.policy, version)
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
+
+        return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
+
+    def _rollout(self, actors: Actors, lane: int) -> Rollout:
+        """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""
+        train, shapes = self._experiment.streams[actors.train or ""], self._shapes[actors.policy]
+        words: list[object] = ["lane", actors.train, lane]
+        kept: Path | None = None
+        if self._life:
+            words += ["life", self._life]
+        elif self._resume:
+            checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest")
+            words += ["version", checkpoint.meta["version"]]
+            kept = checkpoint.path / LANES / str(lane)
+        rollout = Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, *words), chunk=train.chunk)
+        if kept is not None and kept.exists():
+            state = from_bytes(kept.read_bytes())
+            put_back(rollout.envs, state["envs"])
+            rollout.restore(state["rollout"])
+        return rollout
 
     def _envs(self, actors: Actors) -> Any:
-        return make(actors.env, actors.envs, actors.env_kwargs)
+        faults = actors.faults
+        limits = Limits(
+            limit_seconds=faults.step_seconds,
+            reset_seconds=faults.reset_seconds,
+            max_faults=faults.limit,
+            window_seconds=faults.window,
+        )
+        build = isolated if actors.isolate else make
+        return build(actors.env, actors.envs, actors.env_kwargs, limits=limits)
 
     def _act_client(self, task: Task, actors: Actors, resources: Mapping[str, Any]) -> tuple[ActClient, list[int]]:
         name = actors.policy
@@ -245,7 +341,7 @@ class Builder:
             return InlineClient(policy, self._reader(name, policy, resources)), own
         replies = resources[f"act/{name}/replies/{at}"]
         block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
-        return ShmActClient(self._shapes[name], lanes, block, requests, replies), own
+        return ShmActClient(self._shapes[name], lanes, block, requests, replies, self._epoch), own
 
     def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
         actors = self._experiment.actors[task.group]

@@ -29,7 +29,7 @@ from srl.launchers.plan import Resource, Task
 from srl.memory import Memory
 from srl.runs import Run
 from srl.streams.base import Shapes
-from srl.workers.beat import ages_of
+from srl.workers.beat import Beat, ages_of
 
 FDS_PER_MESSAGE = 200
 """The kernel passes at most 253 descriptors in one message."""
@@ -62,6 +62,9 @@ class LocalLauncher:
         self._lines: dict[Task, Connection] = {}
         self._alive: set[Task] = set()
         self._order: list[Task] = []
+        self._pids: dict[Task, int] = {}
+        self._needs: list[plan.Need] = []
+        self._experiment: Experiment | None = None
         self._resources: dict[str, Resource] = {}
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
@@ -79,23 +82,32 @@ class LocalLauncher:
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Make all memory and channels, and have every worker started."""
-        needs = plan.needs_of(experiment, shapes)
-        self._resources = plan.make_all(needs)
+        self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes)
+        self._resources = plan.make_all(self._needs)
         self._order = plan.tasks_of(experiment)
         setting = {"do": "prepare", "experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume}
         self._nursery.send_bytes(cloudpickle.dumps(setting))
         for task in self._order:
-            self._start(task, plan.needed_by(task, experiment, needs))
+            self.replace(task, life=0, epoch=0)
 
-    def _start(self, task: Task, needs: list[plan.Need]) -> None:
+    def replace(self, task: Task, *, life: int, epoch: int) -> None:
+        """Start the life of a worker; of one that is dead, the next."""
+        assert self._experiment is not None
+        needs = plan.needed_by(task, self._experiment, self._needs)
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), *(fd for need in needs for fd in self._resources[need.name].fds())]
         row = self._order.index(task)
+        beats = self._resources[plan.BEATS]
+        assert isinstance(beats, Memory)
+        Beat(beats, row).forget()
         message = {"do": "start", "task": task, "row": row, "needs": needs, "fds": len(fds)}
+        message |= {"life": life, "epoch": epoch}
         self._nursery.send_bytes(cloudpickle.dumps(message))
         for at in range(0, len(fds), FDS_PER_MESSAGE):
             socket.send_fds(self._socket, [b"f"], fds[at : at + FDS_PER_MESSAGE])
         theirs.close()
+        if task in self._lines:
+            self._lines[task].close()
         self._lines[task] = Connection(ours.detach())
         self._alive.add(task)
 
@@ -124,6 +136,10 @@ class LocalLauncher:
         try:
             while self._nursery.poll():
                 end = cloudpickle.loads(self._nursery.recv_bytes())
+                if "pid" in end:
+                    self._pids[end["task"]] = end["pid"]
+                    continue
+                self._pids.pop(end["task"], None)
                 self._alive.discard(end["task"])
                 # What it said last may still be on its line.
                 if end["task"] in self._lines:
@@ -149,8 +165,34 @@ class LocalLauncher:
             return {}
         return {task: age for task, age in zip(self._order, ages_of(beats), strict=True) if task in self._alive}
 
+    def kill(self, task: Task) -> None:
+        """End a worker at once; its end is heard of like any other."""
+        self._nursery.send_bytes(cloudpickle.dumps({"do": "kill", "task": task}))
+
+    def pids(self) -> dict[Task, int]:
+        """The process of each living worker."""
+        return dict(self._pids)
+
+    def stop(self, patience: float) -> None:
+        """Close every worker and give the memory back, but stay able to start them again."""
+        self._ask_to_close(patience)
+        if self._alive:
+            self._nursery.send_bytes(cloudpickle.dumps({"do": "kill", "task": None}))
+            while self._alive:
+                self.poll(1.0)
+        self._give_back()
+
     def close(self, patience: float) -> None:
         """Ask every worker to close, wait, then kill what is left, the nursery last."""
+        self._ask_to_close(patience)
+        # Its children ask the kernel to die with it.
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._give_back()
+        for line in (self._nursery, self._socket):
+            line.close()
+
+    def _ask_to_close(self, patience: float) -> None:
         for task in list(self._lines):
             self.tell(task, {"do": "close"})
         until = time.monotonic() + patience
@@ -159,13 +201,10 @@ class LocalLauncher:
                 self.poll(max(0.0, until - time.monotonic()))
         except WorkerFailed:
             pass
-        # Its children ask the kernel to die with it.
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        for line in [*self._lines.values(), self._nursery, self._socket]:
-            line.close()
-        for resource in self._resources.values():
-            resource.close()
+
+    def _give_back(self) -> None:
+        for held in [*self._lines.values(), *self._resources.values()]:
+            held.close()
         self._lines.clear()
         self._resources.clear()
 

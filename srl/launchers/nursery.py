@@ -24,7 +24,7 @@ import torch
 
 from srl.errors import Closed, UserError
 from srl.launchers import build
-from srl.launchers.plan import BEATS, Need, Task
+from srl.launchers.plan import BEATS, Need, Resource, Task
 from srl.memory import Memory
 from srl.runs import Run
 from srl.workers.base import run as run_worker
@@ -99,8 +99,16 @@ class Nursery:
             self._control.send_bytes(self._in_child(message["experiment"]))
         elif message["do"] == "prepare":
             self._setting = message
+        elif message["do"] == "kill":
+            self._kill(message["task"])
         else:
             self._start(message)
+
+    def _kill(self, task: Task | None) -> None:
+        """Kill a worker, or all; whoever has been buried already is left in peace."""
+        for pid, child in self._children.items():
+            if task in (child, None):
+                os.kill(pid, signal.SIGKILL)
 
     def _in_child(self, experiment: Any) -> bytes:
         """Describe the experiment in a child, so that what it builds leaves no trace here."""
@@ -126,10 +134,11 @@ class Nursery:
             fds += socket.recv_fds(self._socket, 1, 256)[1]
         if (pid := os.fork()) == 0:
             self._become_child()
-            _live(self._setting, message["task"], message["row"], message["needs"], fds)
+            _live({**self._setting, **message}, fds)
         for fd in fds:
             os.close(fd)
         self._children[pid] = message["task"]
+        self._control.send_bytes(cloudpickle.dumps({"task": message["task"], "pid": pid}))
 
     def _become_child(self) -> None:
         die_with(self._pid)
@@ -162,20 +171,25 @@ def _described(experiment: Any) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
-def _live(setting: dict[str, Any], task: Task, row: int, needs: list[Need], fds: list[int]) -> NoReturn:
+def _attached(needs: list[Need], fds: list[int]) -> dict[str, Resource]:
+    """The resources of a worker, from the descriptors it was given."""
+    rest = iter(fds)
+    return {need.name: need.make([next(rest) for _ in range(2 if need.record else 1)]) for need in needs}
+
+
+def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
     """The whole life of a worker, in its own process."""
     code = 1
     line = Line(fds[0])
+    task: Task = setting["task"]
     try:
         _redirect_output(Run(setting["folder"]), task)
-        resources = {}
-        rest = iter(fds[1:])
-        for need in needs:
-            resources[need.name] = need.make([next(rest) for _ in range(2 if need.record else 1)])
+        resources = _attached(setting["needs"], fds[1:])
         beats = resources[BEATS]
         assert isinstance(beats, Memory)
-        beat = Beat(beats, row)
-        builder = build.Builder(setting["experiment"], setting["shapes"], setting["folder"], resume=setting["resume"])
+        beat = Beat(beats, setting["row"])
+        named = {name: setting[name] for name in ("resume", "life", "epoch")}
+        builder = build.Builder(setting["experiment"], setting["shapes"], setting["folder"], **named)
         torch.set_num_threads(builder.threads(task))
         beat.touch()
         run_worker(builder.build(task, resources, line), line, beat.touch)

@@ -109,6 +109,22 @@ class SerialLauncher:
         """In one thread, whoever looks is proof that all live."""
         return dict.fromkeys(self._turns, 0.0)
 
+    def replace(self, task: Task, *, life: int, epoch: int) -> None:
+        """In one thread nobody dies alone."""
+        raise NotImplementedError
+
+    def kill(self, task: Task) -> None:
+        """In one thread nobody dies alone."""
+        raise NotImplementedError
+
+    def pids(self) -> dict[Task, int]:
+        """No worker has a process of its own."""
+        return {}
+
+    def stop(self, patience: float) -> None:
+        """Close every worker and give the memory back."""
+        self.close(patience)
+
     def close(self, patience: float) -> None:
         """Close every worker and give the memory back."""
         for turn in self._turns.values():

@@ -132,7 +132,7 @@ class ActorCriticPolicy:
     def compile_act(self) -> None:
         """From now on act is one compiled function: some seconds at the first request, then half the time or less."""
         # The C++ wrapper saves a quarter of a small network's time, which is mostly spent between kernels.
-        wrapper = {"cpp_wrapper": True} if self.device.type == "cpu" else None
+        wrapper: Any = {"cpp_wrapper": True} if self.device.type == "cpu" else None
         self._answer = torch.compile(self._eager_answer, fullgraph=True, options=wrapper)
 
     def evaluate(self, obs: Any, action: Any, mask: Any, first: Tensor, state: Any) -> Evaluation:

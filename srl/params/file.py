@@ -3,32 +3,36 @@
     checkpoints/step_000000409600/weights.safetensors   what acts
                                   training.pt           optimizer, generators, counters; plain data and tensors only
                                   meta.json             version, steps, the shapes a policy is built from
+                                  SHA256SUMS            the digests of the three; see checksum.py
     checkpoints/latest, best      links
 
-Written beside, synced, renamed. Loading executes nothing: safetensors, JSON, and torch.load with weights_only.
+Written beside, synced, renamed: whoever is killed leaves what was there. The trainer saves and prunes what latest may
+name, the evaluator what best may, so that none removes what another is saving. Loading executes nothing: safetensors,
+JSON, and torch.load with weights_only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import shutil
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import safetensors.torch
 import torch
 
 from srl.errors import UserError
+from srl.files import contents
+from srl.params.checksum import BEST, FORMAT, LANES, META, SUMS, TRAINING, WEIGHTS, find, in_order, steps_of, sums_of
 from srl.tree import Spec, leaves
-
-FORMAT = 1
-"""Version of what a checkpoint folder holds."""
-BEST = "_best"
-"""Ends the name of a checkpoint that only acts: the best that was evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,31 @@ class Checkpoint:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The tensors that act."""
-        return safetensors.torch.load_file(self.path / "weights.safetensors")
+        return self._read(WEIGHTS, safetensors.torch.load)
 
     def training(self) -> dict[str, Any]:
         """The state that training continues from."""
-        return torch.load(self.path / "training.pt", weights_only=True, map_location="cpu")
+        return self._read(TRAINING, lambda data: torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
+
+    @contextlib.contextmanager
+    def fits(self) -> Generator[None]:
+        """Say that the checkpoint does not fit where what is built from it fails."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+            raise UserError(f"{self.path} does not fit the run's settings: {_first_line(error)}") from error
+
+    def _read(self, name: str, read: Callable[[bytes], Any]) -> Any:
+        data = contents(self.path / name)
+        try:
+            return read(data)
+        # A file that srl did not write makes its reader raise whatever there is.
+        except Exception as error:
+            raise UserError(f"cannot read {self.path / name}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def sha256_of(weights: dict[str, torch.Tensor]) -> str:
@@ -57,25 +81,54 @@ def sha256_of(weights: dict[str, torch.Tensor]) -> str:
 
 
 def save(
-    folder: Path, weights: dict[str, torch.Tensor], meta: dict[str, Any], training: dict[str, Any] | None, link: str
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    meta: dict[str, Any],
+    training: dict[str, Any] | None,
+    link: str,
+    *,
+    lanes: Path | None = None,
 ) -> Path:
-    """Write a checkpoint and point `link` (latest or best) to it; each link has one writer at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a checkpoint and point `link` (latest or best) to it; each link has one writer at a time.
+
+    A folder of lanes becomes part of it, where there is one.
+    """
     final = _free_name(folder, f"step_{meta['steps']:012d}" + ("" if training is not None else BEST))
-    partial = folder / f".{link}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
-    safetensors.torch.save_file(tensors, partial / "weights.safetensors")
+    files: dict[str, bytes | memoryview] = {
+        WEIGHTS: safetensors.torch.save(tensors),
+        META: msgspec.json.encode({"format": FORMAT, **meta}),
+    }
     if training is not None:
-        torch.save(training, partial / "training.pt")
-    (partial / "meta.json").write_bytes(msgspec.json.encode({"format": FORMAT, **meta}))
-    for path in partial.iterdir():
-        _sync(path)
-    partial.rename(final)
-    _point(folder / link, final.name)
-    _sync(folder)
+        buffer = io.BytesIO()
+        torch.save(training, buffer)
+        files[TRAINING] = buffer.getbuffer()
+        if lanes is not None and lanes.is_dir():
+            files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
+    try:
+        _write(folder / f".{link}", files, final)
+        _point(folder / link, final.name)
+        _sync(folder)
+    except OSError as error:
+        shutil.rmtree(folder / f".{link}", ignore_errors=True)
+        raise UserError(f"cannot save a checkpoint in {folder}: {error.strerror}; older ones are intact") from error
     return final
+
+
+def _write(partial: Path, files: dict[str, bytes | memoryview], final: Path) -> None:
+    """Write a checkpoint beside, then let it appear."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name, data in {**files, SUMS: sums_of(files)}.items():
+        path = partial / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        _sync(path)
+    for part in (partial / LANES, partial):
+        if part.is_dir():
+            _sync(part)
+    partial.rename(final)
+    _sync(final.parent)
 
 
 def _sync(path: Path) -> None:
@@ -99,31 +152,29 @@ def _point(link: Path, name: str) -> None:
     fresh.replace(link)
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints and the newest best; what `latest` and `best` point to stays."""
-    linked = {(folder / link).resolve() for link in ("latest", "best")}
-    paths = sorted(folder.glob("step_*"))
-    bests = [path for path in paths if BEST in path.name]
-    others = [path for path in paths if BEST not in path.name]
-    for path in [*others[:-keep], *bests[:-1]]:
-        if path.resolve() not in linked:
-            # Whoever prunes at the same time may be quicker.
-            shutil.rmtree(path, ignore_errors=True)
+def prune(
+    folder: Path, link: str, keep: int, every: int | None = None, may_go: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Remove a link's checkpoints but for the newest `keep` and the first after each `every` steps.
+
+    What a link points to stays, and what may not go.
+    """
+    own = [path for path in in_order(folder) if (BEST in path.name) == (link == "best")]
+    firsts = {steps_of(path) // every: path for path in reversed(own)} if every else {}
+    stay = {(folder / name).resolve() for name in ("latest", "best")}
+    stay |= {path.resolve() for number, path in firsts.items() if number > 0}
+    for path in own[:-keep]:
+        if path.resolve() not in stay and may_go(path.name):
+            # Renamed first: whoever is killed while removing leaves nothing that looks like a checkpoint.
+            with contextlib.suppress(OSError):
+                path.rename(folder / f".{path.name}.pruned")
+    for path in folder.glob(".step_*.pruned"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path, which: str) -> Checkpoint:
-    """The checkpoint of a run that `which` names: latest, best, or a folder's name."""
-    path = (folder / which).resolve()
-    try:
-        meta = msgspec.json.decode((path / "meta.json").read_bytes(), type=dict[str, Any])
-    except FileNotFoundError as error:
-        known = ", ".join(sorted(p.name for p in folder.glob("*") if not p.name.startswith("."))) or "none"
-        raise UserError(f"no checkpoint {which!r} in {folder}; there are: {known}") from error
-    except msgspec.DecodeError as error:
-        raise UserError(f"{path / 'meta.json'} is damaged: {error}") from error
-    if meta.get("format") != FORMAT:
-        raise UserError(f"{path} has format {meta.get('format')}, and this version of srl reads {FORMAT}")
-    return Checkpoint(path, meta)
+    """The checkpoint of a run that `which` names, if it is intact: latest, best, or a folder's name."""
+    return Checkpoint(*find(folder, which))
 
 
 def spec_to_plain(spec: Any) -> Any:
@@ -137,14 +188,19 @@ def spec_to_plain(spec: Any) -> Any:
 
 
 def spec_from_plain(data: Any) -> Any:
-    """The spec tree that plain data describes."""
+    """The spec tree that plain data describes; ValueError for one that contradicts itself."""
     if data is None:
         return None
     if set(data) == {"tree"}:
         return {key: spec_from_plain(child) for key, child in data["tree"].items()}
     bounds = {name: tuple(float(x) for x in data[name]) for name in ("low", "high")}
     flat = {name: bound[0] if len(bound) == 1 else bound for name, bound in bounds.items()}
-    return msgspec.convert({**data, **flat}, Spec)
+    spec = msgspec.convert({**data, **flat}, Spec)
+    known = np.dtype(spec.dtype).kind in "biuf" and min(spec.shape, default=0) >= 0 and spec.stack >= 1
+    sizes = {len(spec.n), len(spec.start)} - {0, spec.size} | {len(bound) for bound in bounds.values()} - {1, spec.size}
+    if not known or sizes:
+        raise ValueError(f"no space is like {spec}")
+    return spec
 
 
 def _as_tuple(bound: float | tuple[float, ...]) -> tuple[float, ...]:

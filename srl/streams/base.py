@@ -49,6 +49,8 @@ class Slot:
     oldest: int
     """The oldest version its first row may be acted with."""
     segment: dict[str, Any]
+    mark: int = -1
+    """The version whose checkpoint wants to know how the lane stands before this segment; -1 for none."""
 
 
 class ActClient(Protocol):
@@ -70,6 +72,10 @@ class ActClient(Protocol):
         """The reply and the version that gave it; valid until the lane's next request."""
         ...
 
+    def ask_again(self, epoch: int) -> None:
+        """Send every request that waits once more, in a new epoch: whoever had them may be dead."""
+        ...
+
     def fds(self) -> list[int]:
         """Descriptors that become readable when a reply may be here."""
         ...
@@ -84,6 +90,10 @@ class Producer(Protocol):
 
     def post(self, slot: Slot) -> None:
         """Hand a full slot to the trainer."""
+        ...
+
+    def note(self, lane: int, version: int) -> None:
+        """Say that how this lane stands is kept for the checkpoint of this version."""
         ...
 
     def fds(self) -> list[int]:

@@ -56,6 +56,9 @@ class InlineClient:
         """The reply and the version that gave it."""
         return self._replies[lane]
 
+    def ask_again(self, epoch: int) -> None:
+        """Nobody else ever has a request."""
+
     def fds(self) -> list[int]:
         """Nothing to wait for."""
         return []

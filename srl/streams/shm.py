@@ -3,11 +3,15 @@
     act     each lane has a block with its request and its reply; its number goes to whichever policy worker reads it
             first, and comes back to its actor. Workers keep nothing: any of them may answer.
 
-        actor --[lane]--> requests (one pipe, many readers) --> policy worker --[lane]--> replies (a pipe per actor)
+        actor --[lane, epoch]--> requests (one pipe, many readers) --> policy worker --[lane, epoch]--> replies (a pipe
+                                                                                              per actor)
+
+            When an actor or a policy worker dies, an epoch ends: policy workers first say that they answer nothing of
+            it any more, then what waits is asked again. So nobody writes into a block that another one reads.
 
     train   each slot holds one segment. A credit is a slot lent to a lane, with the oldest version it may start with.
 
-        trainer --[slot, lane, ticket, oldest]--> credits (a pipe per actor) --> actor
+        trainer --[slot, lane, ticket, oldest, mark]--> credits (a pipe per actor) --> actor
         actor --[slot, ticket]--> full (one pipe) --> trainer
 
 Writing to a pipe orders memory: whoever reads the number sees what was written before it was sent.
@@ -25,12 +29,12 @@ from srl.memory import Channel, Memory
 from srl.streams.base import Shapes, Slot, reply_spec, request_spec, segment_spec
 from srl.tree import Layout, Spec, copy_into, index, tree_map
 
-CREDIT = "<iiqq"
-"""Record of a credit: slot, lane, ticket, oldest version."""
+CREDIT = "<iiqqq"
+"""Record of a credit: slot, lane, ticket, oldest version, mark."""
 FULL = "<iq"
-"""Record of a full slot: slot, ticket."""
-LANE = "<i"
-"""Record of a request or a reply: lane."""
+"""Record of a full slot: slot, ticket. Of a note: -1 less the lane, version."""
+LANE = "<ii"
+"""Record of a request or a reply: lane, epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,19 @@ class ShmActClient:
     """An actor's end of the act edge."""
 
     def __init__(
-        self, shapes: Shapes, lanes: Sequence[Lane], memory: Memory, requests: Channel, replies: Channel
+        self,
+        shapes: Shapes,
+        lanes: Sequence[Lane],
+        memory: Memory,
+        requests: Channel,
+        replies: Channel,
+        epoch: int = 0,
     ) -> None:
         self._blocks = _act_blocks(shapes, lanes, memory)
         self._requests = requests
         self._replies = replies
+        self._epoch = epoch
+        self._waiting: set[int] = set()
 
     def refresh(self, at_least: int = 0) -> None:
         """Policy workers look for newer weights before each batch; nothing to do here."""
@@ -79,11 +91,20 @@ class ShmActClient:
     def send(self, lane: int, request: dict[str, Any]) -> None:
         """Write the request into the lane's block and send its number."""
         copy_into(self._blocks[lane]["request"], request)
-        self._requests.put(lane)
+        self._waiting.add(lane)
+        self._requests.put(lane, self._epoch)
 
     def poll(self) -> list[int]:
         """Lanes whose reply is here."""
-        return [lane for (lane,) in self._replies.take()]
+        lanes = [lane for lane, epoch in self._replies.take() if epoch == self._epoch]
+        self._waiting.difference_update(lanes)
+        return lanes
+
+    def ask_again(self, epoch: int) -> None:
+        """Send every request that waits once more, in a new epoch; it still lies in its block."""
+        self._epoch = epoch
+        for lane in sorted(self._waiting):
+            self._requests.put(lane, epoch)
 
     def reply(self, lane: int) -> tuple[dict[str, Any], int]:
         """The reply and the version that gave it; valid until the lane's next request."""
@@ -106,18 +127,24 @@ class ShmActServer:
         requests: Channel,
         replies: Sequence[Channel],
         max_batch: int,
+        epoch: int = 0,
     ) -> None:
         self._blocks = _act_blocks(shapes, lanes, memory)
         self._lanes = lanes
         self._requests = requests
         self._replies = replies
+        self.epoch = epoch
+        """Requests of any other epoch are nobody's."""
         self._most = max(1, max_batch // max(lane.rows for lane in lanes))
 
     def take(self) -> tuple[list[int], dict[str, Any]] | None:
         """The lanes that wait and their requests as one batch; a single request is a view, not a copy."""
-        lanes = [lane for (lane,) in self._requests.take(self._most)]
-        if not lanes:
+        taken = self._requests.take(self._most)
+        if not taken:
             return None
+        lanes = [lane for lane, epoch in taken if epoch == self.epoch]
+        if not lanes:
+            return self.take()
         requests = [self._blocks[lane]["request"] for lane in lanes]
         if len(requests) == 1:
             return lanes, requests[0]
@@ -132,7 +159,7 @@ class ShmActServer:
             block["version"][0] = version
             for name, leaf in reply.items():
                 copy_into(block[name], index(leaf, slice(start, stop)))
-            self._replies[self._lanes[lane].actor].put(lane)
+            self._replies[self._lanes[lane].actor].put(lane, self.epoch)
             start = stop
 
     def fds(self) -> list[int]:
@@ -164,7 +191,8 @@ class ShmProducer:
     def take(self) -> list[Slot]:
         """Credits that have come: slots to fill."""
         return [
-            Slot(slot, lane, ticket, oldest, self._view(slot)) for slot, lane, ticket, oldest in self._granted.take()
+            Slot(slot, lane, ticket, oldest, self._view(slot), mark)
+            for slot, lane, ticket, oldest, mark in self._granted.take()
         ]
 
     def _view(self, slot: int) -> dict[str, Any]:
@@ -175,6 +203,10 @@ class ShmProducer:
     def post(self, slot: Slot) -> None:
         """Hand a full slot to the trainer."""
         self._full.put(slot.index, slot.ticket)
+
+    def note(self, lane: int, version: int) -> None:
+        """Say that how this lane stands is kept for the checkpoint of this version."""
+        self._full.put(-1 - lane, version)
 
     def fds(self) -> list[int]:
         """Readable when a credit is here."""
@@ -217,18 +249,50 @@ class ShmConsumer:
         self._held = [0] * len(lanes)
         self._served = [-1] * len(lanes)
         self._ticket = 0
+        self._unnoted: set[int] = set()
         self.dropped = 0
 
-    def grant(self, version: int) -> None:
-        """Lend every free slot to a lane, to be started with weights of this version or newer."""
+    def grant(self, version: int, *, mark: bool = False) -> None:
+        """Lend every free slot to a lane, to be started with weights of this version or newer.
+
+        With a mark, each lane first keeps how it stands, and notes that it has.
+        """
+        self._unnoted = set()
         for slot in self._free:
             lane = min(range(len(self._lanes)), key=lambda at: (self._held[at], self._served[at], at))
+            marked = mark and lane not in self._unnoted
             self._held[lane] += 1
             self._served[lane] = self._ticket
             self._out[self._ticket] = Slot(slot, lane, self._ticket, version, self._views[slot])
-            self._grants[self._lanes[lane].actor].put(slot, lane, self._ticket, version)
+            self._grants[self._lanes[lane].actor].put(slot, lane, self._ticket, version, version if marked else -1)
             self._ticket += 1
+            if marked:
+                self._unnoted.add(lane)
         self._free = []
+
+    def noted(self, version: int) -> bool:
+        """Whether every lane that was asked for it has kept how it stands."""
+        self._receive(version)
+        return not self._unnoted
+
+    def reclaim(self, actor: int, version: int) -> None:
+        """Take back what an actor that is dead was lent; what it had filled still counts."""
+        self._receive(version)
+        self._grants[actor].take()
+        for ticket, slot in list(self._out.items()):
+            if self._lanes[slot.lane].actor == actor:
+                self._held[slot.lane] -= 1
+                self._free.append(self._out.pop(ticket).index)
+        self.grant(version)
+
+    def state(self) -> dict[str, Any]:
+        """What decides who is lent the next slots."""
+        return {"ticket": self._ticket, "served": list(self._served)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with a state; nothing may be lent yet."""
+        if len(state["served"]) == len(self._served):
+            self._ticket, self._served = state["ticket"], list(state["served"])
 
     def take(self, version: int) -> list[Slot] | None:
         """A batch for the update of this version, oldest ticket first; None while segments are missing."""
@@ -247,7 +311,10 @@ class ShmConsumer:
         return all(version + 1 + at // self._batch <= slot.oldest + self._max_lag for at, slot in enumerate(slots))
 
     def _receive(self, version: int) -> None:
-        for _, ticket in self._full.take():
+        for number, ticket in self._full.take():
+            if number < 0:
+                self._unnoted.discard(-1 - number)
+                continue
             slot = self._out.pop(ticket)
             self._held[slot.lane] -= 1
             self._ready[ticket] = slot

@@ -10,7 +10,8 @@ of environments. The actor does not know what the policy is or where it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,12 +41,18 @@ class Environments(Protocol):
         ...
 
 
+def texts_of(envs: Any) -> list[str]:
+    """What has gone wrong with environments since the last call, where they can say so."""
+    faults: list[Any] = envs.faults() if hasattr(envs, "faults") else []
+    return [f"environment {fault.row} {fault.kind}: {fault.text}" for fault in faults]
+
+
 class Rollout:
     """A batch of environments in progress, and the segment it is writing."""
 
     def __init__(self, envs: Environments, shapes: Shapes, *, seed: int, chunk: int | None) -> None:
         rows = envs.size
-        self._envs = envs
+        self.envs = envs
         self._chunk = chunk
         self._has_mask = shapes.mask is not None
         self._results = ("reward", "terminated", "truncated", *(("score", "game_over") if shapes.scored else ()))
@@ -59,6 +66,8 @@ class Rollout:
         self._state = zeros(shapes.state, rows)
         self._return = np.zeros(rows, np.float64)
         self._length = np.zeros(rows, np.int64)
+        self._broken = np.zeros(rows, bool)
+        self._broken_at: list[tuple[int, int]] = []
         self.slot: Slot | None = None
         self.t = 0
         self._stacks = Stacks(shapes.obs, rows)
@@ -106,7 +115,10 @@ class Rollout:
         out = {name: index(segment[name], t + 1) for name in self._next}
         for name in self._results:
             out[name] = segment[name][t]
-        self._envs.step(index(segment["action"], t), out)
+        out["broken"] = self._broken
+        self.envs.step(index(segment["action"], t), out)
+        if self._broken.any():
+            self._broken_at += [(t, row) for row in np.flatnonzero(self._broken).tolist()]
         # The step of an invalid row was a reset, so the row after it is an episode's first.
         np.logical_not(segment["valid"][t], out=segment["first"][t + 1])
         np.logical_or(out["terminated"], out["truncated"], out=self._valid)
@@ -128,6 +140,10 @@ class Rollout:
         self.slot = None
         return slot
 
+    def faults(self) -> list[str]:
+        """What has gone wrong with the environments in this step."""
+        return texts_of(self.envs) if self._broken.any() else []
+
     def _count_episodes(self, segment: dict[str, Any]) -> None:
         """Write return and length of every episode at the row where it ended; carry the open ones over."""
         reward, over = counted(segment)
@@ -138,7 +154,29 @@ class Rollout:
             segment["episode_return"][t, b] = rewards[t, b] - since_return[b]
             segment["episode_length"][t, b] = steps[t, b] - since_length[b]
             since_return[b], since_length[b] = rewards[t, b], steps[t, b]
+        for t, b in self._broken_at:
+            segment["episode_return"][t, b], segment["episode_length"][t, b] = 0, 0
+        self._broken_at = []
         self._return, self._length = rewards[-1] - since_return, steps[-1] - since_length
+
+    def state(self) -> dict[str, Any]:
+        """How things stand between two segments, as plain data, but for the environments."""
+        return {
+            "next": self._next,
+            "valid": self._valid,
+            "state": self._state,
+            "stacks": self._stacks.stacks,
+            "return": self._return,
+            "length": self._length,
+            "random": json.dumps(self._random.bit_generator.state),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with a state; the environments must have been given theirs."""
+        for mine, kept in ((self._next, "next"), (self._state, "state"), (self._stacks.stacks, "stacks")):
+            copy_into(mine, state[kept])
+        self._valid, self._return, self._length = (state[name].copy() for name in ("valid", "return", "length"))
+        self._random.bit_generator.state = json.loads(state["random"])
 
     def _segment(self) -> dict[str, Any]:
         assert self.slot is not None
@@ -146,7 +184,7 @@ class Rollout:
 
     def close(self) -> None:
         """Close the environments."""
-        self._envs.close()
+        self.envs.close()
 
 
 class Actor:
@@ -160,8 +198,12 @@ class Actor:
         *,
         act_lanes: Sequence[int],
         train_lanes: Sequence[int],
+        keep: Callable[[int, int, Rollout], None],
+        tell: Callable[[dict[str, Any]], None],
     ) -> None:
         self.clock = Clock()
+        self._keep = keep
+        self._tell = tell
         self._rollouts = rollouts
         self._act = act
         self._train = train
@@ -187,6 +229,8 @@ class Actor:
         reply, version = self._act.reply(lane)
         full = rollout.advance(reply, version)
         self.clock.lap("env")
+        if texts := rollout.faults():
+            self._tell({"kind": "faults", "texts": texts})
         if full:
             self._train.post(rollout.finish())
             self.clock.lap("send")
@@ -205,14 +249,20 @@ class Actor:
 
     def _begin(self, lane: int, slot: Slot) -> None:
         rollout = self._by_train_lane[lane]
+        if slot.mark >= 0:
+            self._keep(lane, slot.mark, rollout)
+            self._train.note(lane, slot.mark)
+            self.clock.lap("checkpoint")
         rollout.begin(slot)
         self._act.refresh(slot.oldest)
         self._act.send(self._act_lane[id(rollout)], rollout.request())
         self.clock.lap("act")
 
     def command(self, message: dict[str, Any]) -> None:
-        """An actor takes no commands."""
-        raise ValueError(f"an actor does not know how to {message['do']}")
+        """A new epoch: ask again whatever waits for a reply, because who had it may be dead."""
+        if message["do"] != "epoch":
+            raise ValueError(f"an actor does not know how to {message['do']}")
+        self._act.ask_again(message["epoch"])
 
     @property
     def waits(self) -> str:

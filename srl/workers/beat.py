@@ -20,6 +20,10 @@ class Beat:
         """The worker is alive now."""
         self._times[self._row] = time.monotonic()
 
+    def forget(self) -> None:
+        """Nobody has been seen here yet."""
+        self._times[self._row] = 0.0
+
 
 def ages_of(memory: Memory) -> list[float]:
     """Seconds since each worker was last seen; 0 for those that have not been seen yet."""

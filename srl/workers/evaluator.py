@@ -19,7 +19,7 @@ from srl.streams.base import Shapes, counted
 from srl.streams.frames import Stacks
 from srl.streams.inline import Acts, Weights
 from srl.tree import index, zeros
-from srl.workers.actor import Environments
+from srl.workers.actor import Environments, texts_of
 from srl.workers.base import Link
 
 
@@ -34,12 +34,12 @@ class Episodes:
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
-    def add(self, reward: Any, over: Any, valid: Any) -> None:
-        """Count one step of every row."""
+    def add(self, reward: Any, over: Any, valid: Any, broken: Any) -> None:
+        """Count one step of every row; an episode whose environment broke does not count."""
         self._return += reward
         self._length += valid
         for row in np.flatnonzero(over):
-            if self._quota[row] > 0:
+            if self._quota[row] > 0 and not broken[row]:
                 self._quota[row] -= 1
                 self.returns.append(float(self._return[row]))
                 self.lengths.append(int(self._length[row]))
@@ -64,7 +64,7 @@ def steps_of(policy: Acts, envs: Environments, shapes: Shapes, played: Episodes,
     rows = envs.size
     random = np.random.default_rng(seed)
     out: dict[str, Any] = {"obs": zeros(shapes.obs, rows), "reward": np.zeros(rows, np.float32)}
-    out |= {"terminated": np.zeros(rows, bool), "truncated": np.zeros(rows, bool)}
+    out |= {name: np.zeros(rows, bool) for name in ("terminated", "truncated", "broken")}
     if envs.scored:
         out |= {"score": np.zeros(rows, np.float32), "game_over": np.zeros(rows, bool)}
     if shapes.mask is not None:
@@ -80,7 +80,7 @@ def steps_of(policy: Acts, envs: Environments, shapes: Shapes, played: Episodes,
             request["noise"] = random.random((rows, shapes.noise), dtype=np.float32)
         reply = policy.act(request)
         envs.step(reply["action"], out)
-        played.add(*counted(out), valid)
+        played.add(*counted(out), valid, out["broken"])
         state, first, valid = reply["state"], ~valid, ~(out["terminated"] | out["truncated"])
         yield index(out, 0)
 
@@ -154,6 +154,8 @@ class Evaluator:
             "mean_ep_length": float(np.mean(self._played.lengths)),
             "episodes": len(self._played.returns),
         }
+        if texts := texts_of(self._envs):
+            self._link.send({"kind": "faults", "texts": texts})
         best = mean > self._best
         if best:
             self._best = mean

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from srl.metrics import Clock
 from srl.streams.inline import Acts, Weights
+from srl.workers.base import Link
 
 
 class Server(Protocol):
@@ -28,6 +29,9 @@ class Server(Protocol):
         """Give each lane its rows of the reply."""
         ...
 
+    epoch: int
+    """Requests of any other epoch are left unanswered."""
+
     def fds(self) -> list[int]:
         """Readable when a request is here."""
         ...
@@ -36,8 +40,9 @@ class Server(Protocol):
 class PolicyWorker:
     """Serves one named policy."""
 
-    def __init__(self, policy: Acts, weights: Weights, act: Server) -> None:
+    def __init__(self, policy: Acts, weights: Weights, act: Server, link: Link) -> None:
         self.clock = Clock()
+        self._link = link
         self._policy = policy
         self._weights = weights
         self._act = act
@@ -57,8 +62,11 @@ class PolicyWorker:
         return True
 
     def command(self, message: dict[str, Any]) -> None:
-        """A policy worker takes no commands."""
-        raise ValueError(f"a policy worker does not know how to {message['do']}")
+        """A new epoch: from now on no request of an older one is answered, and control hears that it is so."""
+        if message["do"] != "epoch":
+            raise ValueError(f"a policy worker does not know how to {message['do']}")
+        self._act.epoch = message["epoch"]
+        self._link.send({"kind": "epoch", "epoch": message["epoch"]})
 
     @property
     def waits(self) -> str:

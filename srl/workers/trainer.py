@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from srl.errors import UserError
 from srl.metrics import Clock
 from srl.streams.base import Slot, counted
 from srl.workers.base import Link
@@ -26,6 +27,8 @@ from srl.workers.loader import Loader
 
 EPISODES_IN_MEAN = 100
 """Episodes over which the reward of a run is averaged."""
+DUE_SECONDS = 4.0
+"""A checkpoint waits so long for the lanes to keep how they stand, and the end of a run for the update under way."""
 
 
 class Consumer(Protocol):
@@ -41,8 +44,20 @@ class Consumer(Protocol):
         """Give the slots of a batch back."""
         ...
 
-    def grant(self, version: int) -> None:
-        """Lend every free slot to a lane."""
+    def grant(self, version: int, *, mark: bool = False) -> None:
+        """Lend every free slot to a lane; with a mark, lanes first keep how they stand."""
+        ...
+
+    def noted(self, version: int) -> bool:
+        """Whether all lanes have, that were to."""
+        ...
+
+    def reclaim(self, actor: int, version: int) -> None:
+        """Take back what a dead actor was lent."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What decides who is lent the next slots."""
         ...
 
     def fds(self) -> list[int]:
@@ -98,6 +113,19 @@ class Progress:
         return cls(**fields)
 
 
+class Due:
+    """A checkpoint to be written, the last one if there is a reason to stop; and since when it waits."""
+
+    def __init__(self, reason: str | None) -> None:
+        self.reason = reason
+        self._since = time.monotonic()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it has waited long enough for others."""
+        return time.monotonic() > self._since + DUE_SECONDS
+
+
 class Trainer:
     """Trains one policy from one stream."""
 
@@ -113,9 +141,11 @@ class Trainer:
         stop: Stop,
         log_every: int,
         checkpoint_every: int,
+        checkpoint_seconds: float,
         frames_per_step: int,
         device: torch.device,
         progress: Progress,
+        keep_lanes: bool,
     ) -> None:
         self.clock = Clock()
         self._learner = learner
@@ -127,6 +157,8 @@ class Trainer:
         self._stop = stop
         self._log_every = log_every
         self._checkpoint_every = checkpoint_every
+        self._checkpoint_seconds = checkpoint_seconds
+        self._saved_at = time.monotonic()
         self._frames_per_step = frames_per_step
         self._loader = Loader(device)
         self._ahead: list[Slot] | None = None
@@ -134,16 +166,21 @@ class Trainer:
         self._lags: list[int] = []
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._finished = False
+        self._keep_lanes = keep_lanes
+        self._due: Due | None = None
+        self._asked: Due | None = None
         self.progress = progress
         self._started = time.monotonic() - self.progress.seconds
         self._publish(self.progress.version, self.progress.steps, weights())
         consumer.grant(self.progress.version)
 
     def step(self) -> bool:
-        """One update, if a batch is here."""
+        """One update, if a batch is here, or a checkpoint that is due."""
+        if self._due is not None:
+            return self._checkpoint_due(self._due)
         slots = None if self._finished else self._ahead or self._consumer.take(self.progress.version)
         if slots is None:
-            return False
+            return self._finish_unasked()
         before = self.progress.steps
         batch = self._load(slots)
         self._load_ahead()
@@ -151,7 +188,6 @@ class Trainer:
         self.progress.steps += int(batch["valid"].sum())
         self._stats = self._numbers(self._learner.step(batch, progress))
         self.clock.lap("train")
-        self._advance_version()
         self._after_update(before)
         return True
 
@@ -182,31 +218,29 @@ class Trainer:
         lag = self.progress.version - int(segment["version"].min())
         self._lags.append(lag)
         _, over = counted(segment)
+        # Episodes of environments that broke have no length and do not count.
+        over = over & (segment["episode_length"] > 0)
         if over.any():
             self.progress.returns.extend(segment["episode_return"][over].tolist())
             self.progress.lengths.extend(segment["episode_length"][over].tolist())
             self.progress.episodes += int(over.sum())
 
-    def _advance_version(self) -> None:
-        self.progress.version += 1
-        weights = self._weights()
-        self._publish(self.progress.version, self.progress.steps, weights)
-        self._consumer.grant(self.progress.version)
-        self.clock.lap("publish")
-
     def _after_update(self, before: int) -> None:
         progress = self.progress
+        progress.version += 1
         progress.seconds = time.monotonic() - self._started
         reward = progress.reward
         if reward is not None and len(progress.returns) == EPISODES_IN_MEAN:
             progress.best = reward if progress.best is None else max(progress.best, reward)
         reason = self._reason_to_stop()
+        late = time.monotonic() > self._saved_at + self._checkpoint_seconds
+        if reason or late or _crossed(before, progress.steps, self._checkpoint_every):
+            self._due = Due(reason)
+        self._publish(progress.version, progress.steps, self._weights())
+        self._consumer.grant(progress.version, mark=self._due is not None and self._keep_lanes)
+        self.clock.lap("publish")
         if reason or _crossed(before, progress.steps, self._log_every):
             self._report()
-        if reason:
-            self.finish(reason)
-        elif _crossed(before, progress.steps, self._checkpoint_every):
-            self._checkpoint()
 
     def _reason_to_stop(self) -> str | None:
         stop, progress = self._stop, self.progress
@@ -217,7 +251,7 @@ class Trainer:
             return f"reached a mean reward of {progress.reward:.1f}"
         if stop.seconds is not None and progress.seconds >= stop.seconds:
             return f"trained for {progress.seconds:.0f} s"
-        return None
+        return self._asked.reason if self._asked else None
 
     def _report(self) -> None:
         progress = self.progress
@@ -240,12 +274,31 @@ class Trainer:
         self._lags = []
         self._link.send({"kind": "progress", "row": row, "best": progress.best})
 
-    def finish(self, reason: str) -> None:
-        """Write the last checkpoint and tell control that there is nothing more to do."""
-        self._finished = True
-        digest = self._checkpoint()
-        summary = {**self._summary(), "weights_sha256": digest}
-        self._link.send({"kind": "finished", "reason": reason, "summary": summary})
+    def _checkpoint_due(self, due: Due) -> bool:
+        """Write the checkpoint, once every lane has kept how it stands, or does not answer."""
+        if not self._consumer.noted(self.progress.version) and not due.overdue:
+            return False
+        self._due, self._saved_at = None, time.monotonic()
+        try:
+            digest = self._checkpoint()
+        except UserError as error:
+            if due.reason is not None:
+                raise
+            # The next one may find room; until then the last good one is there.
+            self._link.send({"kind": "warning", "text": str(error)})
+            return True
+        if due.reason is not None:
+            self._finished = True
+            summary = {**self._summary(), "weights_sha256": digest}
+            self._link.send({"kind": "finished", "reason": due.reason, "summary": summary})
+        return True
+
+    def _finish_unasked(self) -> bool:
+        """Stop without the batch that would have made the end exact, if it does not come."""
+        if self._asked is None or not self._asked.overdue or self._finished:
+            return False
+        self._due, self._asked = self._asked, None
+        return True
 
     def _summary(self) -> dict[str, Any]:
         progress = self.progress
@@ -263,18 +316,27 @@ class Trainer:
         }
 
     def _checkpoint(self) -> str:
-        training = {"progress": self.progress.to_plain(), "learner": self._learner.state_dict()}
+        training = {
+            "progress": self.progress.to_plain(),
+            "learner": self._learner.state_dict(),
+            "consumer": self._consumer.state(),
+            "random": torch.get_rng_state(),
+        }
         meta = {"steps": self.progress.steps, "version": self.progress.version, "reward": self.progress.reward}
+        meta["seconds"] = self.progress.seconds
         digest = self._save(self._weights(), meta, training)
         self.clock.lap("checkpoint")
         return digest
 
     def command(self, message: dict[str, Any]) -> None:
-        """Stop early: control was interrupted."""
-        if message["do"] != "finish":
+        """Stop after the update under way, because control was interrupted; or take back what a dead actor was lent."""
+        if message["do"] == "reclaim":
+            self._consumer.reclaim(message["actor"], self.progress.version)
+            self._link.send({"kind": "reclaimed", "actor": message["actor"]})
+        elif message["do"] == "finish":
+            self._asked = Due(message["reason"])
+        else:
             raise ValueError(f"a trainer does not know how to {message['do']}")
-        if not self._finished:
-            self.finish(message["reason"])
 
     @property
     def waits(self) -> str:

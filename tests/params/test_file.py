@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srl.errors import UserError
+from srl.params import checksum
 from srl.params import file as checkpoints
 from srl.tree import Spec
 
@@ -129,7 +131,7 @@ def test_two_who_save_and_prune_at_once_do_not_disturb_each_other(tmp_path):
 
         def once():
             save(tmp_path, next(steps), link, training)
-            checkpoints.prune(tmp_path, 2)
+            checkpoints.prune(tmp_path, link, 2)
 
         return once
 
@@ -145,7 +147,7 @@ def test_pruning_keeps_the_newest_and_whatever_a_link_names(tmp_path):
     save(tmp_path, 10, "best")
     for steps in (20, 30, 40, 50):
         save(tmp_path, steps)
-    checkpoints.prune(tmp_path, 2)
+    checkpoints.prune(tmp_path, "latest", 2)
     assert names(tmp_path) == [f"step_{steps:012d}" for steps in (10, 40, 50)]
     for link in ("latest", "best"):
         checkpoints.load(tmp_path, link).weights()
@@ -154,20 +156,43 @@ def test_pruning_keeps_the_newest_and_whatever_a_link_names(tmp_path):
 def test_pruning_keeps_a_latest_that_is_not_the_newest_by_name(tmp_path):
     for steps in (30, 40, 20):
         save(tmp_path, steps)
-    checkpoints.prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, "latest", 1)
     assert checkpoints.load(tmp_path, "latest").meta["steps"] == 20
 
 
-def test_weights_kept_as_best_do_not_count_as_checkpoints_to_keep(tmp_path):
+def test_each_link_prunes_its_own(tmp_path):
     for steps in (10, 20, 30):
         save(tmp_path, steps)
         save(tmp_path, steps, "best", training=None)
-        checkpoints.prune(tmp_path, 3)
+        checkpoints.prune(tmp_path, "best", 1)
     assert names(tmp_path) == [*(f"step_{steps:012d}" for steps in (10, 20, 30)), f"step_{30:012d}_best"]
+    checkpoints.prune(tmp_path, "latest", 1)
+    assert names(tmp_path) == [f"step_{30:012d}", f"step_{30:012d}_best"]
+
+
+def test_the_first_checkpoint_after_every_so_many_steps_stays(tmp_path):
+    for steps in range(30, 300, 40):
+        save(tmp_path, steps)
+        checkpoints.prune(tmp_path, "latest", 1, every=100)
+    assert names(tmp_path) == [f"step_{steps:012d}" for steps in (110, 230, 270)]
+
+
+def test_what_may_not_go_stays(tmp_path):
+    for steps in (10, 20, 30):
+        save(tmp_path, steps)
+    checkpoints.prune(tmp_path, "latest", 1, may_go=lambda name: not name.endswith("10"))
+    assert names(tmp_path) == [f"step_{steps:012d}" for steps in (10, 30)]
+
+
+def test_a_second_save_of_one_step_is_the_newer(tmp_path):
+    for _ in range(12):
+        save(tmp_path, 10)
+    checkpoints.prune(tmp_path, "latest", 2)
+    assert names(tmp_path) == [f"step_{10:012d}.10", f"step_{10:012d}.11"]
 
 
 def test_pruning_an_empty_folder_does_nothing(tmp_path):
-    checkpoints.prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, "latest", 1)
     assert names(tmp_path) == []
 
 
@@ -197,39 +222,75 @@ class Malicious:
         return open, (str(self.path), "w")
 
 
+def sealed(path):
+    """Let whoever changed the files of a checkpoint write matching digests too."""
+    files = {name: (path / name).read_bytes() for name in ("meta.json", "weights.safetensors", "training.pt")}
+    (path / "SHA256SUMS").write_bytes(checksum.sums_of(files))
+
+
 def test_loading_executes_nothing(tmp_path):
     path, proof = save(tmp_path, 10), tmp_path / "executed"
     torch.save({"learner": Malicious(proof)}, path / "training.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    sealed(path)
+    with pytest.raises(UserError, match=r"cannot read .*training.pt"):
         checkpoints.load(tmp_path, "latest").training()
     (path / "training.pt").write_bytes(pickle.dumps(Malicious(proof), protocol=2))
-    with pytest.raises(pickle.UnpicklingError):
+    sealed(path)
+    with pytest.raises(UserError, match=r"cannot read .*training.pt"):
         checkpoints.load(tmp_path, "latest").training()
     (path / "weights.safetensors").write_bytes(pickle.dumps(Malicious(proof), protocol=2))
-    with pytest.raises(Exception, match=r"header|Header"):
+    sealed(path)
+    with pytest.raises(UserError, match=r"cannot read .*weights.safetensors"):
         checkpoints.load(tmp_path, "latest").weights()
     assert not proof.exists()
 
 
-BOUNDS = st.floats(allow_nan=False) | st.lists(st.floats(allow_nan=False), min_size=2, max_size=3).map(tuple)
-LEAVES = st.builds(
-    Spec,
-    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
-    dtype=st.sampled_from(["float32", "float64", "uint8", "int64", "bool"]),
-    kind=st.sampled_from(["box", "discrete", "binary"]),
-    n=st.lists(st.integers(1, 9), max_size=3).map(tuple),
-    start=st.lists(st.integers(-9, 9), max_size=3).map(tuple),
-    low=BOUNDS,
-    high=BOUNDS,
-)
+@st.composite
+def leaf_specs(draw):
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+
+    def each(values):
+        return st.lists(values, min_size=math.prod(shape), max_size=math.prod(shape)).map(tuple)
+
+    numbers = st.floats(allow_nan=False)
+    bounds = numbers | each(numbers) if math.prod(shape) > 1 else numbers
+    return Spec(
+        shape,
+        draw(st.sampled_from(["float32", "float64", "uint8", "int64", "bool"])),
+        draw(st.sampled_from(["box", "discrete", "binary"])),
+        draw(st.just(()) | each(st.integers(1, 9))),
+        draw(st.just(()) | each(st.integers(-9, 9))),
+        draw(bounds),
+        draw(bounds),
+    )
+
+
 KEYS = st.sampled_from(["tree", "shape", "0", "1", "type", "a/b", ""])
-SPECS = st.recursive(LEAVES, lambda children: st.dictionaries(KEYS, children, max_size=3), max_leaves=6)
+SPECS = st.recursive(leaf_specs(), lambda children: st.dictionaries(KEYS, children, max_size=3), max_leaves=6)
 
 
 @given(SPECS | st.none())
 def test_specs_survive_json(spec):
     text = json.dumps(checkpoints.spec_to_plain(spec), allow_nan=False)
     assert checkpoints.spec_from_plain(json.loads(text)) == spec
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "object"},
+        {"dtype": "U9"},
+        {"shape": [-1]},
+        {"stack": 0},
+        {"n": [1, 2]},
+        {"low": ["0"] * 3},
+        {"low": []},
+    ],
+)
+def test_specs_that_contradict_themselves_are_refused(change):
+    plain = checkpoints.spec_to_plain(Spec((2, 2), "float32"))
+    with pytest.raises(ValueError, match="no space is like"):
+        checkpoints.spec_from_plain({**plain, **change})
 
 
 def test_parameters_are_counted():

@@ -159,7 +159,8 @@ class System:
         self.loader = Loader(CPU)
         rollouts = [Rollout(one, shapes, seed=at, chunk=None) for at, one in enumerate(envs)]
         producer = ShmProducer(segments, block, granted, full)
-        self.actor = Actor(rollouts, act, producer, act_lanes=range(ring), train_lanes=range(ring))
+        quiet = {"keep": lambda *_: None, "tell": lambda _: None}
+        self.actor = Actor(rollouts, act, producer, act_lanes=range(ring), train_lanes=range(ring), **quiet)
         self.version = 0
         self.consumer.grant(0)
         self.updates(2)
@@ -168,7 +169,7 @@ class System:
         block, requests, replies = Memory(act_bytes(shapes, lanes)), Channel(LANE), Channel(LANE)
         self._resources += [block, requests, replies]
         server = ShmActServer(shapes, lanes, block, requests, [replies], 1024)
-        self.worker = PolicyWorker(self.policy, Newest(), server)
+        self.worker = PolicyWorker(self.policy, Newest(), server, link=None)
         return ShmActClient(shapes, lanes, block, requests, replies)
 
     def step(self):

@@ -123,7 +123,8 @@ def stream():
     rollouts = [Rollout(counting(ROWS)[0], SHAPES, seed=seed, chunk=None) for seed in (1, 2)]
     producer = ShmProducer(segments, memory, granted, full)
     act = InlineClient(Scripted(), ConstantWeights())
-    yield Actor(rollouts, act, producer, act_lanes=[5, 6], train_lanes=[0, 1]), consumer
+    quiet = {"keep": lambda *_: None, "tell": lambda _: None}
+    yield Actor(rollouts, act, producer, act_lanes=[5, 6], train_lanes=[0, 1], **quiet), consumer
     for resource in (memory, granted, full):
         resource.close()
 

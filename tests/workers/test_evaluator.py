@@ -28,7 +28,7 @@ def test_every_row_plays_its_share_and_no_more(rows, wanted):
         # Row b ends an episode every b + 1 steps.
         over = np.array([(step + 1) % (row + 1) == 0 for row in range(rows)])
         before = len(played.returns)
-        played.add(np.arange(rows, dtype=float), over, np.ones(rows, bool))
+        played.add(np.arange(rows, dtype=float), over, np.ones(rows, bool), np.zeros(rows, bool))
         for value in played.returns[before:]:
             row = next(row for row in range(rows) if value == row * (row + 1))
             counts[row] += 1

@@ -60,6 +60,13 @@ class Bench:
             self.act()
             assert self.trainer.step()
 
+    def finish(self, reason):
+        """Ask the trainer to stop, as control does; it does so after the update under way."""
+        self.trainer.command({"do": "finish", "reason": reason})
+        while not self.link.of("finished"):
+            self.act()
+            assert self.trainer.step()
+
     def finished(self):
         (message,) = self.link.of("finished")
         return message
@@ -148,7 +155,7 @@ def test_lag_is_measured_and_bounded(bench, max_lag):
     one.update(8)
     lags = [message["row"]["lag/max"] for message in one.link.of("progress")]
     assert max(lags) == max_lag
-    one.trainer.command({"do": "finish", "reason": "enough"})
+    one.finish("enough")
     assert one.finished()["summary"]["lag_max"] == max_lag
 
 
@@ -177,16 +184,19 @@ def test_the_reward_only_counts_over_a_hundred_episodes(bench):
         assert not one.link.of("finished")
         assert one.trainer.progress.best is None
         one.update()
+    assert one.trainer.step(), "the checkpoint is due"
     assert one.finished()
     assert one.trainer.progress.best is not None
 
 
 def test_a_trainer_that_is_told_to_finishes_once(bench, tmp_path):
     one = bench(counting())
-    for _ in range(2):
-        one.trainer.command({"do": "finish", "reason": "interrupted"})
+    one.trainer.command({"do": "finish", "reason": "interrupted"})
+    one.finish("interrupted")
     assert one.finished()["reason"] == "interrupted"
-    assert checkpoints.load(tmp_path / "checkpoints" / "main", "latest").meta["steps"] == 0
+    assert not one.trainer.step()
+    steps = one.trainer.progress.steps
+    assert checkpoints.load(tmp_path / "checkpoints" / "main", "latest").meta["steps"] == steps > 0
     with pytest.raises(ValueError, match="dance"):
         one.trainer.command({"do": "dance"})
 
@@ -200,8 +210,8 @@ def test_checkpoints_are_written_on_the_way_and_the_newest_kept(bench, tmp_path)
 
 def test_a_resumed_trainer_goes_on_where_it_was(bench):
     first = bench(counting())
-    first.update(4)
-    first.trainer.command({"do": "finish", "reason": "interrupted"})
+    first.update(3)
+    first.finish("interrupted")
     second = bench(counting(), resume=True)
     before, after = first.trainer.progress, second.trainer.progress
     assert after.to_plain() == before.to_plain()

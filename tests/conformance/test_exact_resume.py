@@ -1,0 +1,73 @@
+"""A run that was killed and resumed gives the weights that it would have given anyway, bit for bit."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import srl
+from srl import control, runs
+from srl.metrics import STEPS, read_rows
+from srl.recipes.impala import impala
+from srl.recipes.ppo import ppo
+from srl.settings import to_yaml
+
+BASE = {"envs": 8, "rollout": 32, "actors": 2, "compile": False}
+UPDATE = 8 * 32
+KINDS = {
+    "ppo": (ppo, {"env": "CartPole-v1", "minibatches": 2}),
+    "ppo, single environments": (ppo, {"env": "Acrobot-v1", "minibatches": 2, "normalise": True}),
+    "ppo, lstm, normalised": (ppo, {"env": "CartPole-v1", "memory": "lstm", "normalise": True, "minibatches": 2}),
+    "ppo, continuous, popart": (ppo, {"env": "Pendulum-v1", "popart": True, "minibatches": 2}),
+    "impala": (impala, {"env": "CartPole-v1", "max_lag": 0}),
+}
+KILLS_ITSELF = """
+import os, signal, sys
+from pathlib import Path
+from srl import control, runs
+from srl.experiment import Experiment
+from srl.settings import from_yaml
+
+class Kills:
+    def write(self, row):
+        if row["time/total_timesteps"] >= int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self): ...
+
+folder = Path(sys.argv[1])
+if (folder / "run").exists():
+    run = runs.find(folder, "run")
+    control.resume(run, run.experiment(), quiet=True, sinks=[Kills()])
+else:
+    experiment = from_yaml(Experiment, (folder / "experiment.yaml").read_text())
+    control.train(experiment, runs_folder=folder, name="run", quiet=True, sinks=[Kills()])
+"""
+"""Trains in a folder, or goes on there, until it has trained on so many steps; then it is killed."""
+
+
+def experiment(kind: str, steps: int):
+    recipe, parameters = KINDS[kind]
+    made = recipe(**{**BASE, **parameters, "steps": steps, "stop_at_reward": 1e9})
+    return replace(made, checkpoint_every=4 * UPDATE, log_every=UPDATE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, kind):
+    straight = srl.train(experiment(kind, 16 * UPDATE), runs_folder=tmp_path, name="straight", quiet=True)
+    (tmp_path / "experiment.yaml").write_text(to_yaml(experiment(kind, 16 * UPDATE)))
+    for steps in (6 * UPDATE, 11 * UPDATE):
+        killed = subprocess.run([sys.executable, "-c", KILLS_ITSELF, str(tmp_path), str(steps)], timeout=120)
+        assert killed.returncode == -signal.SIGKILL
+    run = runs.find(tmp_path, "run")
+    resumed = control.resume(run, run.experiment(), quiet=True)
+    assert resumed.summary["weights_sha256"] == straight.summary["weights_sha256"]
+    for name in ("steps", "version", "episodes", "ep_rew_mean", "best_ep_rew_mean"):
+        assert resumed.summary[name] == straight.summary[name], name
+    curves = [[row for row in read_rows(path / "metrics.jsonl") if STEPS in row] for path in (straight.path, run.path)]
+    expected, got = (
+        [(row[STEPS], row["train/loss"], row.get("rollout/ep_rew_mean")) for row in rows] for rows in curves
+    )
+    assert got == expected

@@ -1,0 +1,1 @@
+"""Inputs that nobody meant to write."""
