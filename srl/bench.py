@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,6 +72,7 @@ def measure(
             env={**os.environ, **(environment or {})},
             cwd=folder,
             start_new_session=True,
+            preexec_fn=partial(processes.die_with, os.getpid()),
         )
         try:
             return _window(_Updates(process, errors), process.pid, warmup, seconds)

@@ -7,7 +7,6 @@ It believes its parent, who speaks to it over an inherited socket, and nobody el
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import select
@@ -26,11 +25,10 @@ from srl.errors import Closed, UserError
 from srl.launchers import build
 from srl.launchers.plan import BEATS, Need, Resource, Task
 from srl.memory import Memory
+from srl.processes import die_with
 from srl.runs import Run
 from srl.workers.base import run as run_worker
 from srl.workers.beat import Beat
-
-PR_SET_PDEATHSIG = 1
 
 
 class Line:
@@ -59,14 +57,6 @@ class Line:
     def fds(self) -> list[int]:
         """Readable when control has said something, or is gone."""
         return [self._connection.fileno()]
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, and go at once if it has died already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class Nursery:
