@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: who descends from whom, what each has used, who dies with whom. Linux; no torch."""
+"""Processes as the kernel sees them: who descends from whom, who dies with whom, what each used. Linux; no torch."""
 
 from __future__ import annotations
 
