@@ -55,7 +55,7 @@ def _table(title: str, result: dict[str, Any]) -> str:
         if row["differs"]:
             notes.append(f"{row['name']}: {row['differs']}")
             mark = " *"
-        name = f"**{row['name']}**" if _is_ours(row) else f"{row['name']} `{row['options']}`"
+        name = f"**{row['name']}**" if _is_ours(row) else f"{row['name']} ({row['options']})"
         ratio = f"{speed / best:.2f}x" if best else ""
         share = f"{speed / bound:.0%}" if row["name"] != "SRL, Gymnasium's vectorised CartPole" else "other environment"
         lines.append(

@@ -184,6 +184,7 @@ def test_the_reward_only_counts_over_a_hundred_episodes(bench):
         assert not one.link.of("finished")
         assert one.trainer.progress.best is None
         one.update()
+    one.act()
     assert one.trainer.step(), "the checkpoint is due"
     assert one.finished()
     assert one.trainer.progress.best is not None
