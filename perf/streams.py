@@ -31,10 +31,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from srl.launchers.nursery import Line, die_with
+from srl.launchers.nursery import Line
 from srl.memory import Channel, Memory
 from srl.params.base import params_bytes
 from srl.params.shm import Publisher, Reader
+from srl.processes import die_with
 from srl.streams.base import ActClient, Shapes, Slot, reply_spec, request_spec
 from srl.streams.inline import InlineClient
 from srl.streams.shm import (

@@ -76,8 +76,7 @@ def vtrace(
     delta_t = torch.where(valid, rho_t * (reward + gamma * v_tp1 - value), 0.0)
     goes_on = valid & ~(terminated | truncated)
     correction_t = _backward_sums(delta_t, goes_on * (gamma * lam * ratio_t.clamp(max=c_bar)))
-    correction_tp1 = torch.cat([correction_t[1:], torch.zeros_like(last_value)[None]])
-    target_tp1 = v_tp1 + torch.where(goes_on, correction_tp1, 0.0)
+    target_tp1 = v_tp1 + _next_corrections(correction_t, goes_on)
     advantage = torch.where(valid, rho_t * (reward + gamma * target_tp1 - value), 0.0)
     return advantage, torch.where(valid, value + correction_t, 0.0)
 
@@ -104,9 +103,7 @@ def off_policy_gae(
     _, target = vtrace(log_rho, reward, value, last_value, terminated, truncated, valid, gamma, rho_bar, c_bar, lam)
     v_tp1 = _next_values(value, last_value, terminated)
     goes_on = valid & ~(terminated | truncated)
-    correction_t = target - value
-    correction_tp1 = torch.cat([correction_t[1:], torch.zeros_like(last_value)[None]])
-    advantage = reward + gamma * v_tp1 - value + gamma * lam * torch.where(goes_on, correction_tp1, 0.0)
+    advantage = reward + gamma * v_tp1 - value + gamma * lam * _next_corrections(target - value, goes_on)
     return torch.where(valid, advantage, 0.0), target
 
 
@@ -139,6 +136,11 @@ def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 def _next_values(value: Tensor, last_value: Tensor, terminated: Tensor) -> Tensor:
     """The value of the observation each row leads to, 0 where the episode terminated."""
     return torch.where(terminated, 0.0, torch.cat([value[1:], last_value[None]]))
+
+
+def _next_corrections(correction: Tensor, goes_on: Tensor) -> Tensor:
+    """The correction of the row after each, 0 where the episode or the segment ends."""
+    return torch.where(goes_on, torch.cat([correction[1:], torch.zeros_like(correction[:1])]), 0.0)
 
 
 def _backward_sums(x_t: Tensor, decay_t: Tensor) -> Tensor:

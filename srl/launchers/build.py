@@ -283,7 +283,10 @@ class Builder:
         feeders = plan.train_actors(self._experiment, stream)
         at = feeders.index(task)
         train_lanes = [lane.index for lane in plan.lanes_of(self._experiment, feeders) if lane.actor == at]
-        rollouts = [self._rollout(actors, lane) for lane in train_lanes]
+        # Read once for all lanes, because reading checks the digests of every file.
+        goes_on = self._resume and not self._life
+        checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest") if goes_on else None
+        rollouts = [self._rollout(actors, lane, checkpoint) for lane in train_lanes]
         act, act_lanes = self._act_client(task, actors, resources)
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
@@ -301,15 +304,14 @@ class Builder:
 
         return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
 
-    def _rollout(self, actors: Actors, lane: int) -> Rollout:
+    def _rollout(self, actors: Actors, lane: int, checkpoint: checkpoints.Checkpoint | None) -> Rollout:
         """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""
         train, shapes = self._experiment.streams[actors.train or ""], self._shapes[actors.policy]
         words: list[object] = ["lane", actors.train, lane]
         kept: Path | None = None
         if self._life:
             words += ["life", self._life]
-        elif self._resume:
-            checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest")
+        elif checkpoint is not None:
             words += ["version", checkpoint.meta["version"]]
             kept = checkpoint.path / LANES / str(lane)
         rollout = Rollout(self._envs(actors), shapes, seed=seed_of(self._experiment, *words), chunk=train.chunk)
