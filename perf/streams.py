@@ -36,6 +36,7 @@ from srl.memory import Channel, Memory
 from srl.params.base import params_bytes
 from srl.params.shm import Publisher, Reader
 from srl.processes import die_with
+from srl.streams.asked import ActServer
 from srl.streams.base import ActClient, Shapes, Slot, reply_spec, request_spec
 from srl.streams.inline import InlineClient
 from srl.streams.shm import (
@@ -45,7 +46,7 @@ from srl.streams.shm import (
     Lane,
     Segments,
     ShmActClient,
-    ShmActServer,
+    ShmAsked,
     ShmConsumer,
     ShmProducer,
     act_bytes,
@@ -378,7 +379,7 @@ def over_memory(stack: ExitStack, shapes: Shapes) -> ActClient:
     stack.callback(control.close)
 
     def serve() -> None:
-        server = ShmActServer(shapes, lanes, block, requests, [replies], ROWS)
+        server = ActServer([ShmAsked(shapes, lanes, block, requests, {0: replies})], lanes, ROWS)
         link = Line(line.fileno())
         run(PolicyWorker(Still(shapes), Unchanging(), server, link), link, Beat(Memory(8), 0).touch)
 

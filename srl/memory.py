@@ -103,6 +103,10 @@ class Channel:
             return []
         return list(self._struct.iter_unpack(data))
 
+    def waits(self) -> list[int]:
+        """Readable when a record is here."""
+        return [self.reader]
+
     def close(self) -> None:
         """Give both descriptors back."""
         os.close(self.reader)

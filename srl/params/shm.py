@@ -21,14 +21,13 @@ class Publisher:
         self._board = Board(spec, memory)
 
     def publish(self, version: int, steps: int, weights: dict[str, torch.Tensor]) -> None:
-        """Copy the weights into the block that is not the newest, and make it the newest."""
-        board = self._board
-        at = (int(board.sequence[0]) // 2 + 1) % 2
-        board.sequence[0] += 1
-        for name, tensor in weights.items():
-            board.blocks[at][name][...] = tensor.detach().cpu().numpy()
-        board.stamps[at] = version, steps
-        board.sequence[0] += 1
+        """Make these weights the newest."""
+
+        def fill(at: int) -> None:
+            for name, tensor in weights.items():
+                self._board.blocks[at][name][...] = tensor.detach().cpu().numpy()
+
+        self._board.publish(version, steps, fill)
 
 
 class Reader:

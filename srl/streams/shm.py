@@ -19,15 +19,13 @@ Writing to a pipe orders memory: whoever reads the number sees what was written 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from srl.memory import Channel, Memory
 from srl.streams.base import Shapes, Slot, reply_spec, request_spec, segment_spec
-from srl.tree import Layout, Spec, copy_into, index, tree_map
+from srl.tree import Layout, Spec, copy_into
 
 CREDIT = "<iiqqq"
 """Record of a credit: slot, lane, ticket, oldest version, mark."""
@@ -57,12 +55,12 @@ def act_bytes(shapes: Shapes, lanes: Sequence[Lane]) -> int:
     return sum(act_layout(shapes, lane.rows).nbytes for lane in lanes)
 
 
-def _act_blocks(shapes: Shapes, lanes: Sequence[Lane], memory: Memory) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
+def _act_blocks(shapes: Shapes, lanes: Sequence[Lane], memory: Memory) -> dict[int, dict[str, Any]]:
+    blocks: dict[int, dict[str, Any]] = {}
     start = 0
     for lane in lanes:
         layout = act_layout(shapes, lane.rows)
-        blocks.append(layout.view(memory.buffer, start))
+        blocks[lane.index] = layout.view(memory.buffer, start)
         start += layout.nbytes
     return blocks
 
@@ -116,8 +114,8 @@ class ShmActClient:
         return [self._replies.reader]
 
 
-class ShmActServer:
-    """A policy worker's end of the act edge: takes all that waits, never waits for more."""
+class ShmAsked:
+    """The requests that come over shared memory; a source of an `ActServer`."""
 
     def __init__(
         self,
@@ -125,46 +123,38 @@ class ShmActServer:
         lanes: Sequence[Lane],
         memory: Memory,
         requests: Channel,
-        replies: Sequence[Channel],
-        max_batch: int,
+        replies: Mapping[int, Channel],
         epoch: int = 0,
     ) -> None:
         self._blocks = _act_blocks(shapes, lanes, memory)
-        self._lanes = lanes
+        self._actors = {lane.index: lane.actor for lane in lanes}
         self._requests = requests
         self._replies = replies
         self.epoch = epoch
         """Requests of any other epoch are nobody's."""
-        self._most = max(1, max_batch // max(lane.rows for lane in lanes))
 
-    def take(self) -> tuple[list[int], dict[str, Any]] | None:
-        """The lanes that wait and their requests as one batch; a single request is a view, not a copy."""
-        taken = self._requests.take(self._most)
-        if not taken:
-            return None
-        lanes = [lane for lane, epoch in taken if epoch == self.epoch]
-        if not lanes:
-            return self.take()
-        requests = [self._blocks[lane]["request"] for lane in lanes]
-        if len(requests) == 1:
-            return lanes, requests[0]
-        return lanes, tree_map(lambda *parts: np.concatenate(parts), requests[0], *requests[1:])
+    def take(self, most: int) -> list[tuple[int, dict[str, Any]]]:
+        """Lanes that wait and their requests, where they lie."""
+        while taken := self._requests.take(most):
+            found = [(lane, self._blocks[lane]["request"]) for lane, epoch in taken if epoch == self.epoch]
+            if found:
+                return found
+        return []
 
-    def answer(self, lanes: Sequence[int], reply: dict[str, Any], version: int) -> None:
-        """Write each lane's rows into its block and send its number back."""
-        start = 0
-        for lane in lanes:
-            stop = start + self._lanes[lane].rows
-            block = self._blocks[lane]["reply"]
-            block["version"][0] = version
-            for name, leaf in reply.items():
-                copy_into(block[name], index(leaf, slice(start, stop)))
-            self._replies[self._lanes[lane].actor].put(lane, self.epoch)
-            start = stop
+    def answer(self, lane: int, reply: dict[str, Any], version: int) -> None:
+        """Write the rows of a lane into its block and send its number back."""
+        block = self._blocks[lane]["reply"]
+        block["version"][0] = version
+        for name, leaf in reply.items():
+            copy_into(block[name], leaf)
+        self._replies[self._actors[lane]].put(lane, self.epoch)
 
     def fds(self) -> list[int]:
         """Readable when a request is here."""
         return [self._requests.reader]
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 class Segments:
@@ -340,4 +330,4 @@ class ShmConsumer:
 
     def fds(self) -> list[int]:
         """Readable when a full segment is here."""
-        return [self._full.reader]
+        return self._full.waits()

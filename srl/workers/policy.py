@@ -29,11 +29,16 @@ class Server(Protocol):
         """Give each lane its rows of the reply."""
         ...
 
-    epoch: int
-    """Requests of any other epoch are left unanswered."""
+    def begin(self, epoch: int) -> None:
+        """From now on answer nothing that was asked in another epoch."""
+        ...
 
     def fds(self) -> list[int]:
         """Readable when a request is here."""
+        ...
+
+    def close(self) -> None:
+        """Hear nobody any more."""
         ...
 
 
@@ -65,7 +70,7 @@ class PolicyWorker:
         """A new epoch: from now on no request of an older one is answered, and control hears that it is so."""
         if message["do"] != "epoch":
             raise ValueError(f"a policy worker does not know how to {message['do']}")
-        self._act.epoch = message["epoch"]
+        self._act.begin(message["epoch"])
         self._link.send({"kind": "epoch", "epoch": message["epoch"]})
 
     @property
@@ -78,4 +83,5 @@ class PolicyWorker:
         return self._act.fds()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Hear nobody any more."""
+        self._act.close()

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from srl.envs.base import make
 from srl.memory import Channel, Memory
+from srl.streams.asked import ActServer
 from srl.streams.base import Shapes, reply_spec
 from srl.streams.inline import InlineClient
 from srl.streams.shm import (
@@ -20,7 +21,7 @@ from srl.streams.shm import (
     Lane,
     Segments,
     ShmActClient,
-    ShmActServer,
+    ShmAsked,
     ShmConsumer,
     ShmProducer,
     act_bytes,
@@ -168,7 +169,7 @@ class System:
     def _over_memory(self, shapes, lanes):
         block, requests, replies = Memory(act_bytes(shapes, lanes)), Channel(LANE), Channel(LANE)
         self._resources += [block, requests, replies]
-        server = ShmActServer(shapes, lanes, block, requests, [replies], 1024)
+        server = ActServer([ShmAsked(shapes, lanes, block, requests, {0: replies})], lanes, 1024)
         self.worker = PolicyWorker(self.policy, Newest(), server, link=None)
         return ShmActClient(shapes, lanes, block, requests, replies)
 

@@ -14,9 +14,10 @@ from srl.envs.base import make
 from srl.memory import Channel, Memory
 from srl.params.base import params_bytes
 from srl.params.shm import Publisher, Reader
+from srl.streams.asked import ActServer
 from srl.streams.base import Slot, reply_spec, request_spec, segment_spec
 from srl.streams.inline import InlineClient
-from srl.streams.shm import LANE, Lane, ShmActClient, ShmActServer, act_bytes
+from srl.streams.shm import LANE, Lane, ShmActClient, ShmAsked, act_bytes
 from srl.tree import Spec, spec_of, zeros
 from srl.workers.actor import Rollout
 from srl.workers.loader import Loader
@@ -72,7 +73,7 @@ def act_edge():
         block, requests, replies = Memory(act_bytes(shapes, lanes)), Channel(LANE), Channel(LANE)
         resources.extend([block, requests, replies])
         client = ShmActClient(shapes, lanes, block, requests, replies)
-        return client, ShmActServer(shapes, lanes, block, requests, [replies], 1024), block
+        return client, ActServer([ShmAsked(shapes, lanes, block, requests, {0: replies})], lanes, 1024), block
 
     yield build
     for each in resources:

@@ -14,7 +14,7 @@ class Schedule:
     """Counts what happens to each credit while whoever drives it chooses the order."""
 
     def __init__(self, lanes_per_actor, *, batch, max_lag, late="wait"):
-        owners = [actor for actor, count in enumerate(lanes_per_actor) for _ in range(count)]
+        self.owners = owners = [actor for actor, count in enumerate(lanes_per_actor) for _ in range(count)]
         lanes = [Lane(index, actor, ROWS) for index, actor in enumerate(owners)]
         segments = Segments(SMALL, ROLLOUT, ROWS, None)
         self.slots, self.batch, self.max_lag, self.version = (max_lag + 1) * batch, batch, max_lag, 0
@@ -40,7 +40,7 @@ class Schedule:
         """An actor looks for credits."""
         for slot in self.producers[actor].take():
             assert slot.oldest <= self.version
-            assert slot.index not in self.under_way(), "a slot was lent twice"
+            assert self.place(actor, slot) not in self.under_way(), "a slot was lent twice"
             self.granted[slot.lane].append(slot)
             self.given.append((slot.ticket, slot.lane))
 
@@ -78,7 +78,12 @@ class Schedule:
 
     def under_way(self):
         """Slots in the hands of actors."""
-        return [slot.index for lane in self.granted for slot in lane] + [s.index for s in self.started.values()]
+        slots = [slot for lane in self.granted for slot in lane] + list(self.started.values())
+        return [self.place(self.owners[slot.lane], slot) for slot in slots]
+
+    def place(self, actor, slot):
+        """Where a slot lies: actors of one host share their memory."""
+        return slot.index
 
     def fill_everything(self, actor_of):
         """Every credit under way is filled, as it will be sooner or later."""

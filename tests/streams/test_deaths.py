@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.memory import Channel, Memory
-from srl.streams.shm import LANE, Lane, Segments, ShmActClient, ShmActServer, ShmProducer, act_bytes
+from srl.streams.asked import ActServer
+from srl.streams.shm import LANE, Lane, Segments, ShmActClient, ShmAsked, ShmProducer, act_bytes
 
 from .schedule import ROLLOUT, ROWS, Schedule
 from .shapes import SHAPES, SMALL
-from .test_shm import STREAMS, reply_to, request_of
+from .test_act import reply_to, request_of
+from .test_shm import STREAMS
 
 MOVES = st.lists(
     st.tuples(st.sampled_from(["receive", "start", "finish", "update", "die"]), st.integers(0, 8)), max_size=80
@@ -93,7 +95,9 @@ class ActEdge:
         return ShmActClient(SHAPES, LANES, self.memory, self.requests, self.replies[at], self.epoch)
 
     def _server(self):
-        return ShmActServer(SHAPES, LANES, self.memory, self.requests, self.replies, 3, self.epoch)
+        return ActServer(
+            [ShmAsked(SHAPES, LANES, self.memory, self.requests, dict(enumerate(self.replies)), self.epoch)], LANES, 3
+        )
 
     def ask(self, lane):
         if lane not in self.asked:
@@ -124,7 +128,7 @@ class ActEdge:
         for at, server in enumerate(self.servers):
             if at != dead_server:
                 self.answer(at)  # a policy worker hears of the epoch between two steps
-                server.epoch = self.epoch
+                server.begin(self.epoch)
 
     def client_dies(self, at):
         self._next_epoch()

@@ -1,95 +1,11 @@
-"""The act edge answers each request once; the train edge keeps its law of lag in whatever order things happen."""
+"""The train edge keeps its law of lag in whatever order things happen."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srl.memory import Channel, Memory
-from srl.streams.base import reply_spec, request_spec
-from srl.streams.shm import LANE, Lane, ShmActClient, ShmActServer, act_bytes
-from srl.tree import copy_into, leaves, tree_map, zeros
-
 from .schedule import Schedule
-from .shapes import SHAPES
-
-LANES = [Lane(0, 0, 2), Lane(1, 0, 2), Lane(2, 1, 3), Lane(3, 1, 3)]
-
-
-@pytest.fixture
-def edge():
-    """Two actors with two lanes each, and a function that makes a policy worker's end."""
-    memory, requests = Memory(act_bytes(SHAPES, LANES)), Channel(LANE)
-    replies = [Channel(LANE), Channel(LANE)]
-    clients = [ShmActClient(SHAPES, LANES, memory, requests, channel) for channel in replies]
-    yield clients, lambda max_batch: ShmActServer(SHAPES, LANES, memory, requests, replies, max_batch)
-    for resource in (memory, requests, *replies):
-        resource.close()
-
-
-def request_of(lane, number):
-    """A request whose every leaf says who asks."""
-    return tree_map(lambda leaf: leaf + np.asarray(number).astype(leaf.dtype), zeros(request_spec(SHAPES, lane.rows)))
-
-
-def reply_to(request):
-    """A reply that depends on each row of the request."""
-    number = request["obs"]["seen"][:, 0]
-    reply = zeros(reply_spec(SHAPES, len(number)))
-    for name in ("action", "value", "log_prob"):
-        copy_into(reply[name], number)
-    copy_into(reply["state"]["h"], number[:, None] + 1)
-    return reply
-
-
-def test_every_request_is_answered_once_and_to_the_one_who_asked(edge):
-    (first, second), server = edge
-    server = server(1024)
-    for client, at in ((second, 3), (first, 0), (first, 1)):
-        client.send(at, request_of(LANES[at], 10 + at))
-    lanes, request = server.take()
-    assert lanes == [3, 0, 1]
-    assert len(request["first"]) == 7
-    server.answer(lanes, reply_to(request), version=42)
-    assert server.take() is None
-    assert (sorted(first.poll()), second.poll(), first.poll()) == ([0, 1], [3], [])
-    for client, at in ((first, 0), (first, 1), (second, 3)):
-        reply, version = client.reply(at)
-        assert version == 42
-        np.testing.assert_array_equal(reply["value"], np.full(LANES[at].rows, 10.0 + at))
-        np.testing.assert_array_equal(reply["state"]["h"], np.full((LANES[at].rows, 4), 11.0 + at))
-
-
-def test_a_request_arrives_whole(edge):
-    (first, _), server = edge
-    sent = request_of(LANES[0], 1)
-    first.send(0, sent)
-    _, request = server(1024).take()
-    for (path, got), (_, wanted) in zip(leaves(request), leaves(sent), strict=True):
-        np.testing.assert_array_equal(got, wanted, err_msg=str(path))
-
-
-@pytest.mark.parametrize(("max_batch", "sizes"), [(1, [1, 1, 1]), (6, [2, 1]), (8, [2, 1]), (9, [3])])
-def test_a_batch_takes_all_that_waits_but_not_more_rows_than_allowed(edge, max_batch, sizes):
-    clients, server = edge
-    server = server(max_batch)
-    for at in (0, 2, 3):
-        clients[LANES[at].actor].send(at, request_of(LANES[at], at))
-    assert [len(server.take()[0]) for _ in sizes] == sizes
-    assert server.take() is None
-
-
-def test_any_of_several_policy_workers_may_answer(edge):
-    clients, server = edge
-    servers = [server(1), server(1)]
-    for at in (0, 2):
-        clients[LANES[at].actor].send(at, request_of(LANES[at], at))
-    for at, one in enumerate(servers):
-        lanes, request = one.take()
-        one.answer(lanes, reply_to(request), version=at)
-    assert [client.poll() for client in clients] == [[0], [2]]
-    assert [clients[0].reply(0)[1], clients[1].reply(2)[1]] == [0, 1]
-
 
 STREAMS = st.fixed_dictionaries(
     {

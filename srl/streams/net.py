@@ -1,0 +1,182 @@
+"""The act edge across hosts: requests and replies travel as one block each, straight between actor and policy worker.
+
+    actor --Ask, block--> any policy worker --Answer, block--> actor
+
+Each request has a number, and is asked again after a while: a link that broke may have swallowed it. What is answered
+twice is taken once. A policy worker keeps nothing but where a request came from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from srl.streams.base import Shapes, reply_spec, request_spec
+from srl.streams.shm import Lane
+from srl.tree import Layout, copy_into
+from srl.wire import Called, Door, Keys, Served
+
+AGAIN_SECONDS = 10.0
+"""After so long without a reply a request is asked again."""
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True):
+    """The header of a request: whose it is, in which epoch, and its number."""
+
+    lane: int
+    epoch: int
+    number: int
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """The header of a reply: what it answers, and the version that gave it."""
+
+    lane: int
+    number: int
+    version: int
+
+
+@dataclass
+class _Asked:
+    """What a lane has asked, and when."""
+
+    layout: Layout
+    answers: Layout
+    block: bytearray
+    tree: dict[str, Any]
+    number: int = 0
+    since: float = 0.0
+    waits: bool = False
+    reply: tuple[dict[str, Any], int] = field(default_factory=lambda: ({}, -1))
+
+
+class NetActClient:
+    """An actor's end of the act edge."""
+
+    def __init__(
+        self, shapes: Shapes, lanes: Sequence[Lane], addresses: Sequence[str], keys: Keys, epoch: int = 0
+    ) -> None:
+        self._lanes: dict[int, _Asked] = {}
+        for lane in lanes:
+            layout = Layout(request_spec(shapes, lane.rows))
+            block = bytearray(layout.nbytes)
+            answers = Layout(reply_spec(shapes, lane.rows))
+            self._lanes[lane.index] = _Asked(layout, answers, block, layout.view(block))
+        largest = max(asked.answers.nbytes for asked in self._lanes.values())
+        self._wire = Called(addresses, keys, Answer, largest)
+        self._epoch = epoch
+        self._next_look = 0.0
+
+    def refresh(self, at_least: int = 0) -> None:
+        """Policy workers look for newer weights before each batch; nothing to do here."""
+
+    def send(self, lane: int, request: dict[str, Any]) -> None:
+        """Copy the request into the lane's block, and send it."""
+        asked = self._lanes[lane]
+        copy_into(asked.tree, request)
+        asked.number += 1
+        asked.waits = True
+        self._ask(lane)
+
+    def _ask(self, lane: int) -> None:
+        asked = self._lanes[lane]
+        asked.since = time.monotonic()
+        self._wire.send(Ask(lane, self._epoch, asked.number), asked.block)
+
+    def poll(self) -> list[int]:
+        """Lanes whose reply is here."""
+        self._send_again()
+        lanes: list[int] = []
+        while (message := self._wire.receive()) is not None:
+            answer, block = message
+            asked = self._lanes.get(answer.lane)
+            if asked is None or not asked.waits or answer.number != asked.number:
+                continue
+            if len(block) != asked.answers.nbytes:
+                self._wire.refused += 1
+                continue
+            asked.waits = False
+            asked.reply = asked.answers.view(block), answer.version
+            lanes.append(answer.lane)
+        return lanes
+
+    def _send_again(self) -> None:
+        """Ask again what has waited for too long."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + AGAIN_SECONDS / 10
+        for lane, asked in self._lanes.items():
+            if asked.waits and now > asked.since + AGAIN_SECONDS:
+                self._ask(lane)
+
+    def reply(self, lane: int) -> tuple[dict[str, Any], int]:
+        """The reply and the version that gave it."""
+        return self._lanes[lane].reply
+
+    def ask_again(self, epoch: int) -> None:
+        """Send every request that waits once more, in a new epoch."""
+        self._epoch = epoch
+        for lane, asked in self._lanes.items():
+            if asked.waits:
+                self._ask(lane)
+
+    def knock_at(self, addresses: Sequence[str]) -> None:
+        """From now on ask the policy workers behind these doors."""
+        self._wire.knock_at(addresses)
+
+    def fds(self) -> list[int]:
+        """Readable when a reply may be here."""
+        return self._wire.fds()
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._wire.close()
+
+
+class NetAsked:
+    """The requests that come over the network; a source of an `ActServer`."""
+
+    def __init__(self, shapes: Shapes, lanes: Sequence[Lane], door: Door, keys: Keys, epoch: int = 0) -> None:
+        self._requests = {lane.index: Layout(request_spec(shapes, lane.rows)) for lane in lanes}
+        self._replies = {lane.index: Layout(reply_spec(shapes, lane.rows)) for lane in lanes}
+        largest = max(layout.nbytes for layout in self._requests.values())
+        self._wire = Served(door, keys, Ask, largest)
+        self._from: dict[int, tuple[bytes, int]] = {}
+        self.epoch = epoch
+        """Requests of any other epoch are nobody's."""
+
+    def take(self, most: int) -> list[tuple[int, dict[str, Any]]]:
+        """Lanes that wait and their requests, as they came from the wire."""
+        found: dict[int, dict[str, Any]] = {}
+        while len(found) < most and (message := self._wire.receive()) is not None:
+            sender, ask, block = message
+            layout = self._requests.get(ask.lane)
+            if layout is None or len(block) != layout.nbytes:
+                self._wire.refused += 1
+            elif ask.epoch == self.epoch:
+                self._from[ask.lane] = sender, ask.number
+                found[ask.lane] = layout.view(block)
+        return list(found.items())
+
+    def answer(self, lane: int, reply: dict[str, Any], version: int) -> None:
+        """Send the rows of a lane to whoever asked for them."""
+        layout = self._replies[lane]
+        block = bytearray(layout.nbytes)
+        target = layout.view(block)
+        for name, leaf in reply.items():
+            copy_into(target[name], leaf)
+        sender, number = self._from[lane]
+        self._wire.send(sender, Answer(lane, number, version), block)
+
+    def fds(self) -> list[int]:
+        """Readable when a request may be here."""
+        return self._wire.fds()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._wire.close()

@@ -1,0 +1,194 @@
+"""Sockets between the hosts of one run: who may speak, where the doors are, what a message looks like.
+
+    Keys    CURVE keys of the run; who does not have them is not heard at all
+    Door    a listening socket, made by the host that a worker lives on and handed to it as a descriptor: its address is
+            known before the worker lives, and stays what it was when the worker is replaced
+    Served  the worker's end of a door: hears many, answers each          (ZeroMQ ROUTER)
+    Called  the end of those who knock                                    (ZeroMQ DEALER)
+
+A message is a small typed header and at most one block of raw bytes. What is malformed or too large is refused and
+counted; nothing that comes from a network is executed. What messages mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+
+HEADER_BYTES = 1 << 16
+"""More than any header needs; blocks have their own limit."""
+BACKLOG = 1024
+COPIED = 1 << 16
+"""Blocks smaller than this are copied, because sharing them with the sending thread costs more."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one run: a pair for those who serve, a pair for those who call."""
+
+    served: tuple[bytes, bytes]
+    called: tuple[bytes, bytes]
+
+    @classmethod
+    def new(cls) -> Keys:
+        """Keys that nobody else has."""
+        return cls(zmq.curve_keypair(), zmq.curve_keypair())
+
+
+class Door:
+    """A listening socket that a worker serves; it outlives the worker."""
+
+    def __init__(self, host: str, fds: list[int] | None = None) -> None:
+        self._socket = socket.socket(fileno=fds[0]) if fds else socket.socket()
+        if not fds:
+            self._socket.bind((host, 0))
+            self._socket.listen(BACKLOG)
+
+    @property
+    def address(self) -> str:
+        """Where to knock."""
+        host, port = self._socket.getsockname()
+        return f"tcp://{host}:{port}"
+
+    def fds(self) -> list[int]:
+        """The descriptor a process needs to serve."""
+        return [self._socket.fileno()]
+
+    def close(self) -> None:
+        """Nobody is heard any more once all who hold it have closed it."""
+        self._socket.close()
+
+
+class _Ears:
+    """What both ends share: a socket with a context of its own, and the reading of messages."""
+
+    def __init__(self, kind: int, messages: Any, largest: int) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(kind)
+        self.refused = 0
+        """Messages that were not understood."""
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(messages).decode
+        # Credits and replies bound what is under way, so nothing is ever to be dropped by a full queue.
+        for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 0), (zmq.HANDSHAKE_IVL, 10_000)):
+            self.socket.setsockopt(option, value)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES))
+
+    def read(self, frames: Sequence[Any]) -> tuple[Any, memoryview] | None:
+        """The header and the block of a message, or None if it is not one of ours."""
+        if not 1 <= len(frames) <= 2:
+            self.refused += 1
+            return None
+        try:
+            header = self._decode(frames[0])
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            self.refused += 1
+            return None
+        return header, memoryview(frames[1] if len(frames) == 2 else b"")
+
+    def written(self, header: Any, block: Any) -> list[Any]:
+        """The frames of a message."""
+        frames = [self._encode(header)]
+        return frames if block is None else [*frames, block]
+
+    def fds(self) -> list[int]:
+        """Readable when there may be a message; all must be taken before it is waited for again."""
+        return [self.socket.getsockopt(zmq.FD)]
+
+
+class Served(_Ears):
+    """A door with someone behind it."""
+
+    def __init__(self, door: Door, keys: Keys, messages: Any, largest: int) -> None:
+        super().__init__(zmq.ROUTER, messages, largest)
+        self._guard = ThreadAuthenticator(self.context)
+        self._guard.start()
+        self._guard.configure_curve_callback(domain="*", credentials_provider=_Guest(keys.called[0]))
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.socket.curve_server = True
+        self.socket.curve_publickey, self.socket.curve_secretkey = keys.served
+        self.socket.setsockopt(zmq.USE_FD, os.dup(door.fds()[0]))
+        self.socket.bind(door.address)
+
+    def receive(self) -> tuple[bytes, Any, memoryview] | None:
+        """A message and who sent it; None when there is none."""
+        while True:
+            try:
+                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            message = self.read([frame.buffer for frame in frames])
+            if message is not None:
+                return sender.bytes, *message
+
+    def send(self, to: bytes, header: Any, block: Any = None) -> None:
+        """Say something to one of those who have knocked; those who are gone do not hear it."""
+        self.socket.send_multipart([to, *self.written(header, block)], copy=block is None or len(block) < COPIED)
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self.socket.close(0)
+        self._guard.stop()
+        self.context.term()
+
+
+class Called(_Ears):
+    """Someone who knocks at one door, or at several that are alike."""
+
+    def __init__(self, addresses: Sequence[str], keys: Keys, messages: Any, largest: int, name: str = "") -> None:
+        super().__init__(zmq.DEALER, messages, largest)
+        self.socket.curve_serverkey = keys.served[0]
+        self.socket.curve_publickey, self.socket.curve_secretkey = keys.called
+        if name:
+            self.socket.setsockopt(zmq.ROUTING_ID, name.encode())
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        self._addresses: tuple[str, ...] = ()
+        self.knock_at(addresses)
+
+    def knock_at(self, addresses: Sequence[str]) -> None:
+        """Leave the doors that are not named any more, and go to those that are new."""
+        for address in set(self._addresses) - set(addresses):
+            self.socket.disconnect(address)
+        for address in set(addresses) - set(self._addresses):
+            self.socket.connect(address)
+        self._addresses = tuple(addresses)
+
+    def receive(self) -> tuple[Any, memoryview] | None:
+        """A message; None when there is none."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            message = self.read([frame.buffer for frame in frames])
+            if message is not None:
+                return message
+
+    def send(self, header: Any, block: Any = None) -> None:
+        """Say something at one of the doors; what is sent to one that is not open yet waits there."""
+        self.socket.send_multipart(self.written(header, block), copy=block is None or len(block) < COPIED)
+
+    def close(self) -> None:
+        """Go away."""
+        self.socket.close(0)
+        self.context.term()
+
+
+class _Guest:
+    """Lets in who has the callers' key of the run."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = zmq.utils.z85.decode(key)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether the key is the one."""
+        return key in (self._key, zmq.utils.z85.encode(self._key))
