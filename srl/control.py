@@ -268,7 +268,7 @@ class Control:
             self._count_faults(event.task, message["texts"])
         elif kind == "warning":
             self._console.say(f"{event.task.name}: {message['text']}")
-        elif kind in ("epoch", "reclaimed"):
+        elif kind in ("epoch", "reclaimed", "silent", "back"):
             self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")

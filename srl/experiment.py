@@ -124,8 +124,9 @@ class Policies:
 
     model: Model
     """Settings of the model."""
-    act: Literal["inline", "shm"] = "inline"
-    """Where actions are computed: in the actors themselves, or in policy workers over shared memory."""
+    act: Literal["inline", "shm", "net"] = "inline"
+    """Where actions are computed: in the actors themselves, or in policy workers, asked over shared memory where both
+    are on one host and over the network otherwise; net takes the network everywhere."""
     count: int = 1
     """Number of policy workers; only they are counted, inline acting has none."""
     max_batch: int | None = None
@@ -144,7 +145,7 @@ class Policies:
         _positive(self, "count", "threads")
         if self.max_batch is not None:
             _positive(self, "max_batch")
-        _one_of(self, "act", ("inline", "shm"))
+        _one_of(self, "act", ("inline", "shm", "net"))
 
 
 @dataclass(frozen=True, kw_only=True)

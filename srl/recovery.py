@@ -5,6 +5,10 @@
                 before is answered any more                        ask again whatever waits
     evaluator   nobody else has to know
     trainer     everything starts again from the last checkpoint (see control)
+    relay       those whom it serves go with it
+
+Where a host is lost, its workers are dead until the launcher has another place for them; the others go on meanwhile.
+While a host is only silent, nothing more is lent to its actors.
 
 What raises would raise again, so only what was killed, ended by itself, stalled or outgrew its memory is replaced. This
 module must not know what a run learns.
@@ -13,10 +17,9 @@ module must not know what a run learns.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
-from srl import processes
 from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.base import Event, Launcher, WorkerFailed
@@ -48,9 +51,10 @@ class Recovery:
         self._launcher = launcher
         self._tasks = plan.tasks_of(experiment)
         self._lives: Counter[Task] = Counter()
-        self._deaths: dict[Task, deque[float]] = {task: deque() for task in self._tasks}
+        self._deaths: defaultdict[Task, deque[float]] = defaultdict(deque)
         self._epochs: Counter[str] = Counter()
         self._pending: list[Replacement] = []
+        self._homeless: list[Task] = []
         self._causes: dict[Task, str] = {}
         self._next_look = 0.0
         self.count = 0
@@ -65,10 +69,14 @@ class Recovery:
         for other in self._pending:
             other.waits = {wait for wait in other.waits if wait[0] != task}
         replacement = Replacement(task)
+        if task.kind == "relay":
+            for served in self._tasks:
+                if task in self._launcher.relays(served):
+                    self.kill(served, f"lost its relay, {task.name}")
         if task.kind == "actor":
             self._reclaim(replacement)
         policy = self._policy(task)
-        if task.kind != "evaluator" and self._experiment.policies[policy].act != "inline":
+        if task.kind in ("actor", "policy") and self._experiment.policies[policy].act != "inline":
             self._end_epoch(replacement, policy)
         self._pending.append(replacement)
         return cause
@@ -85,12 +93,24 @@ class Recovery:
         self.count += 1
 
     def _reclaim(self, replacement: Replacement) -> None:
-        stream = self._experiment.actors[replacement.task.group].train or ""
-        at = plan.train_actors(self._experiment, stream).index(replacement.task)
-        for task in self._tasks:
-            if task.kind == "trainer" and self._experiment.trainers[task.group].train == stream:
-                self._launcher.tell(task, {"do": "reclaim", "actor": at})
-                replacement.waits.add((task, "reclaimed", at))
+        at = self._tell_lenders(replacement.task, "reclaim")
+        replacement.waits |= {(task, "reclaimed", at) for task in self._lenders(replacement.task)}
+
+    def _tell_lenders(self, actor: Task, what: str) -> int:
+        """Say what is to be done with the credits of an actor; its number in the stream."""
+        at = plan.train_actors(self._experiment, self._stream(actor)).index(actor)
+        for task in self._lenders(actor):
+            self._launcher.tell(task, {"do": what, "actor": at})
+        return at
+
+    def _stream(self, actor: Task) -> str:
+        return self._experiment.actors[actor.group].train or ""
+
+    def _lenders(self, actor: Task) -> list[Task]:
+        """The trainer that lends to an actor, and the relay that passes it on."""
+        stream, trainers = self._stream(actor), self._experiment.trainers
+        lends = [task for task in self._tasks if task.kind == "trainer" and trainers[task.group].train == stream]
+        return lends + [relay for relay in self._launcher.relays(actor) if trainers[relay.group].train == stream]
 
     def _end_epoch(self, replacement: Replacement, policy: str) -> None:
         self._epochs[policy] += 1
@@ -101,11 +121,17 @@ class Recovery:
                 replacement.waits.add((task, "epoch", self._epochs[policy]))
 
     def _policy(self, task: Task) -> str:
+        if task.kind == "relay":
+            return self._experiment.trainers[task.group].policy
         return task.group if task.kind == "policy" else self._experiment.actors[task.group].policy
 
     def heard(self, event: Event) -> None:
-        """Somebody says that they have done their part."""
+        """Somebody says that they have done their part; or a host cannot be reached, or can again."""
         kind = event.message["kind"]
+        if kind in ("silent", "back"):
+            if event.task.kind == "actor":
+                self._tell_lenders(event.task, "reclaim" if kind == "silent" else "join")
+            return
         number = event.message["epoch" if kind == "epoch" else "actor"]
         for replacement in self._pending:
             replacement.waits.discard((event.task, kind, number))
@@ -113,17 +139,29 @@ class Recovery:
     def turn(self) -> list[Task]:
         """Start the next lives once everyone has done their part; who lives again."""
         self._look()
+        placed = self._place(self._homeless)
         if not self._pending or any(replacement.waits for replacement in self._pending):
-            return []
+            return placed
         tasks = [replacement.task for replacement in self._pending]
         self._pending = []
-        for task in tasks:
-            self._launcher.replace(task, life=self._lives[task], epoch=self._epochs[self._policy(task)])
-        for policy in {self._policy(task) for task in tasks if task.kind != "evaluator"}:
+        placed += self._place(tasks)
+        for policy in {self._policy(task) for task in tasks if task.kind in ("actor", "policy")}:
             for asker in plan.act_actors(self._experiment, policy):
                 if asker not in tasks and self._epochs[policy]:
                     self._launcher.tell(asker, {"do": "epoch", "epoch": self._epochs[policy]})
-        return tasks
+        return placed
+
+    def _place(self, tasks: list[Task]) -> list[Task]:
+        """Start those for which there is a place; the others wait for one."""
+        placed: list[Task] = []
+        for task in tasks:
+            if self._launcher.replace(task, life=self._lives[task], epoch=self._epochs[self._policy(task)]):
+                placed.append(task)
+        for task in placed:
+            if task.kind == "actor":
+                self._tell_lenders(task, "join")
+        self._homeless = [task for task in dict.fromkeys([*self._homeless, *tasks]) if task not in placed]
+        return placed
 
     def kill(self, task: Task, cause: str) -> None:
         """End a worker that lives but is of no use; it dies of this cause."""
@@ -136,19 +174,19 @@ class Recovery:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        pids, limit = self._launcher.pids(), self._experiment.restarts.memory
-        for task, age in self._launcher.ages().items():
-            if task in self._causes or task not in pids:
+        limit = self._experiment.restarts.memory
+        for task, look in self._launcher.look(memory=limit is not None).items():
+            if task in self._causes:
                 continue
-            if age > self._experiment.stall_seconds:
+            if look.age > self._experiment.stall_seconds:
                 advice = "if its work takes so long, raise stall_seconds"
-                self.kill(task, f"has shown no sign of life for {age:.0f} s; {advice}")
-            elif age > STOPPED_SECONDS and processes.is_stopped(pids[task]):
+                self.kill(task, f"has shown no sign of life for {look.age:.0f} s; {advice}")
+            elif look.age > STOPPED_SECONDS and look.stopped:
                 self.kill(task, "was stopped and not let go on")
-            elif limit is not None and (used := processes.memory(pids[task])) > limit * 2**20:
-                self.kill(task, f"used {used / 2**20:,.0f} MiB of memory, {limit:,} are allowed")
+            elif limit is not None and look.memory > limit * 2**20:
+                self.kill(task, f"used {look.memory / 2**20:,.0f} MiB of memory, {limit:,} are allowed")
 
     def forget(self) -> None:
         """Everything starts anew; only the deaths still count."""
-        self._pending, self._causes = [], {}
+        self._pending, self._homeless, self._causes = [], [], {}
         self._epochs.clear()

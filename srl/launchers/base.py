@@ -1,6 +1,7 @@
 """What a launcher promises: workers come to life, their messages arrive, and in the end nothing is left.
 
-A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error.
+A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error, and of a
+worker whose host cannot be reached for a while, silent and back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,18 @@ class Event:
 
     task: Task
     message: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a living worker is."""
+
+    age: float
+    """Seconds since it was last seen alive."""
+    stopped: bool
+    """Whether someone has stopped its process."""
+    memory: int
+    """Bytes of memory that it has, if they were asked for."""
 
 
 class WorkerFailed(Exception):
@@ -49,20 +62,20 @@ class Launcher(Protocol):
         """Say something to a worker that lives."""
         ...
 
-    def ages(self) -> dict[Task, float]:
-        """Seconds since each worker was last seen alive."""
+    def look(self, *, memory: bool) -> dict[Task, Look]:
+        """How each living worker is that has a process of its own."""
         ...
 
-    def replace(self, task: Task, *, life: int, epoch: int) -> None:
-        """Start the next life of a worker that is dead."""
+    def replace(self, task: Task, *, life: int, epoch: int) -> bool:
+        """Start the next life of a worker that is dead; False when there is no place for it now."""
         ...
 
     def kill(self, task: Task) -> None:
         """End a worker at once."""
         ...
 
-    def pids(self) -> dict[Task, int]:
-        """The process of each living worker that has one of its own."""
+    def relays(self, task: Task) -> list[Task]:
+        """The relays through which a worker hears of its trainer, if that lives on another host."""
         ...
 
     def stop(self, patience: float) -> None:

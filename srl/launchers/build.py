@@ -24,19 +24,22 @@ from srl.errors import UserError
 from srl.experiment import Actors, Experiment, Init
 from srl.files import write_atomically
 from srl.launchers import plan
-from srl.launchers.plan import Resource, Task
+from srl.launchers.plan import Resource, Site, Task
 from srl.params import file as checkpoints
+from srl.params.base import Board
 from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
 from srl.store import Store
+from srl.streams.asked import ActServer, Source
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
-from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
-from srl.tree import seen, spec_of
+from srl.streams.shm import Lane, ShmActClient, ShmAsked, ShmConsumer, ShmProducer
+from srl.tree import Layout, seen, spec_of
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
+from srl.workers.relay import Relay
 from srl.workers.trainer import Progress, Trainer
 
 # What torch's compiler says of torch's own past is nothing that a user could change.
@@ -111,7 +114,11 @@ def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, 
 
 
 class Builder:
-    """Builds the workers of one run; in its `life`, counted from 0, a worker starts in this epoch of the act edges."""
+    """Builds the workers of one run, at one site.
+
+    In its `life`, counted from 0, a worker starts in this epoch of the act edges. Workers of other hosts are behind
+    `doors`, at these addresses, and hear those who have the keys.
+    """
 
     def __init__(
         self,
@@ -122,6 +129,9 @@ class Builder:
         resume: bool = False,
         life: int = 0,
         epoch: int = 0,
+        site: Site | None = None,
+        doors: Mapping[str, str] | None = None,
+        keys: Any = None,
     ) -> None:
         self._experiment = experiment
         self._shapes = dict(shapes)
@@ -129,9 +139,14 @@ class Builder:
         self._resume = resume
         self._life = life
         self._epoch = epoch
+        self._site = site or Site()
+        self._doors = doors or {}
+        self._keys = keys
 
     def threads(self, task: Task) -> int:
         """Threads that torch may use in this worker."""
+        if task.kind == "relay":
+            return 1
         groups = {"trainer": "trainers", "policy": "policies", "actor": "actors", "evaluator": "actors"}
         return getattr(self._experiment, groups[task.kind])[task.group].threads
 
@@ -142,6 +157,7 @@ class Builder:
             "policy": self._policy_worker,
             "actor": self._actor,
             "evaluator": self._evaluator,
+            "relay": self._relay,
         }
         return builders[task.kind](task, resources, link)
 
@@ -167,7 +183,8 @@ class Builder:
         device = device_of(trainers.device)
         policy = self._policy(trainers.policy, device)
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
-        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
+        gate = self._gate(task, resources) if not self._site.alone else None
+        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources, gate)
         progress = Progress()
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
@@ -186,7 +203,7 @@ class Builder:
             learner,
             policy.module.state_dict,
             consumer,
-            Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"]).publish,
+            self._publisher(trainers.policy, resources, gate),
             lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
             link,
             stop=self._experiment.stop,
@@ -199,7 +216,59 @@ class Builder:
             keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
         )
 
-    def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
+    def _publisher(self, policy: str, resources: Mapping[str, Any], gate: Any) -> Any:
+        board = Publisher(self._shapes[policy].params, resources[f"params/{policy}"])
+        if gate is None:
+            return board.publish
+
+        def publish(version: int, steps: int, weights: dict[str, torch.Tensor]) -> None:
+            board.publish(version, steps, weights)
+            gate.publish(version, steps)
+
+        return publish
+
+    def _gate(self, task: Task, resources: Mapping[str, Any]) -> Any:
+        """The trainer's end towards other hosts."""
+        # Here, because who stays on one host needs no ZeroMQ.
+        from srl.streams.far import TO_TRAINER, Gate, digest_of
+        from srl.wire import Served
+
+        trainers = self._experiment.trainers[task.group]
+        stream, shapes = trainers.train, self._shapes[trainers.policy]
+        layout = plan.segments_of(self._experiment, stream, shapes).layout
+        actors = len(plan.train_actors(self._experiment, stream))
+        return Gate(
+            Served(resources[f"door/{task.name}"], self._keys, TO_TRAINER, layout.nbytes),
+            digest_of([layout.spec, shapes.params]),
+            resources[f"train/{stream}"],
+            layout.nbytes,
+            [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
+            resources[f"train/{stream}/full"],
+            Board(shapes.params, resources[f"params/{trainers.policy}"]),
+        )
+
+    def _relay(self, task: Task, resources: Mapping[str, Any], link: Link) -> Relay:
+        """What a trainer is to the workers of this host, when it lives on another."""
+        from srl.streams.far import TO_HOST, Outpost, digest_of
+        from srl.wire import Called
+
+        trainers = self._experiment.trainers[task.group]
+        stream, shapes = trainers.train, self._shapes[trainers.policy]
+        layout, params = plan.segments_of(self._experiment, stream, shapes).layout, shapes.params
+        actors = plan.train_actors(self._experiment, stream)
+        door, name = self._doors[f"door/trainer-{task.group}-0"], f"{task.name}/{self._epoch}"
+        outpost = Outpost(
+            Called([door], self._keys, TO_HOST, Layout(params).nbytes, name),
+            digest_of([layout.spec, params]),
+            resources.get(f"train/{stream}"),
+            layout.nbytes,
+            {lane.index: lane.actor for lane in plan.lanes_of(self._experiment, actors, self._site)},
+            {at: resources[f"train/{stream}/credits/{at}"] for at, one in enumerate(actors) if one in self._site},
+            resources.get(f"train/{stream}/full"),
+        )
+        return Relay([outpost], Board(params, resources[f"params/{trainers.policy}"]), link)
+
+    def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any], gate: Any) -> ShmConsumer:
         train = self._experiment.streams[stream]
         lanes = plan.lanes_of(self._experiment, plan.train_actors(self._experiment, stream))
         actors = 1 + lanes[-1].actor
@@ -207,8 +276,8 @@ class Builder:
             plan.segments_of(self._experiment, stream, shapes),
             resources[f"train/{stream}"],
             lanes,
-            [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
-            resources[f"train/{stream}/full"],
+            gate.grants() if gate else [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
+            gate or resources[f"train/{stream}/full"],
             batch=train.batch,
             max_lag=train.max_lag,
             late=train.late,
@@ -256,16 +325,27 @@ class Builder:
         policies = self._experiment.policies[name]
         policy = self._acting_policy(name, device_of(policies.device))
         lanes = plan.lanes_of(self._experiment, plan.act_actors(self._experiment, name))
-        server = ShmActServer(
-            self._shapes[name],
-            lanes,
-            resources[f"act/{name}"],
-            resources[f"act/{name}/requests"],
-            [resources[f"act/{name}/replies/{at}"] for at in range(1 + lanes[-1].actor)],
-            self._max_batch(name),
-            self._epoch,
-        )
+        server = ActServer(self._sources(task, lanes, resources), lanes, self._max_batch(name))
         return PolicyWorker(policy, self._reader(name, policy, resources), server, link)
+
+    def _sources(self, task: Task, lanes: list[Lane], resources: Mapping[str, Any]) -> list[Source]:
+        """Where a policy worker is asked: in shared memory by the actors here, over the network by the others."""
+        name, sources = task.group, list[Source]()
+        shapes, near = self._shapes[name], self._lanes_by_memory(name)
+        if near:
+            block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
+            replies = {lane.actor: resources[f"act/{name}/replies/{lane.actor}"] for lane in near}
+            sources.append(ShmAsked(shapes, near, block, requests, replies, self._epoch))
+        if f"door/{task.name}" in resources:
+            from srl.streams.net import NetAsked
+
+            sources.append(NetAsked(shapes, lanes, resources[f"door/{task.name}"], self._keys, self._epoch))
+        return sources
+
+    def _lanes_by_memory(self, policy: str) -> list[Lane]:
+        askers = plan.act_actors(self._experiment, policy)
+        near = plan.by_memory(self._experiment, policy, self._site)
+        return [lane for lane in plan.lanes_of(self._experiment, askers) if askers[lane.actor] in near]
 
     def _max_batch(self, policy: str) -> int:
         """Rows per forward pass; 0 takes requests one by one."""
@@ -336,14 +416,20 @@ class Builder:
         name = actors.policy
         askers = plan.act_actors(self._experiment, name)
         at = askers.index(task)
-        lanes = plan.lanes_of(self._experiment, askers)
-        own = [lane.index for lane in lanes if lane.actor == at]
+        lanes = [lane for lane in plan.lanes_of(self._experiment, askers) if lane.actor == at]
+        own = [lane.index for lane in lanes]
         if self._experiment.policies[name].act == "inline":
             policy = self._acting_policy(name, torch.device("cpu"))
             return InlineClient(policy, self._reader(name, policy, resources)), own
-        replies = resources[f"act/{name}/replies/{at}"]
-        block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
-        return ShmActClient(self._shapes[name], lanes, block, requests, replies, self._epoch), own
+        near = self._lanes_by_memory(name)
+        if any(lane.actor == at for lane in near):
+            replies = resources[f"act/{name}/replies/{at}"]
+            block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
+            return ShmActClient(self._shapes[name], near, block, requests, replies, self._epoch), own
+        from srl.streams.net import NetActClient
+
+        doors = [self._doors[f"door/{worker.name}"] for worker in plan.policy_workers(self._experiment, name)]
+        return NetActClient(self._shapes[name], lanes, doors, self._keys, self._epoch), own
 
     def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
         actors = self._experiment.actors[task.group]

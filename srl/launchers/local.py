@@ -21,11 +21,12 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+from srl import processes
 from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.launchers import plan
-from srl.launchers.base import Event, WorkerFailed
-from srl.launchers.plan import Resource, Task
+from srl.launchers.base import Event, Look, WorkerFailed
+from srl.launchers.plan import Resource, Site, Task
 from srl.memory import Memory
 from srl.runs import Run
 from srl.streams.base import Shapes
@@ -66,6 +67,7 @@ class LocalLauncher:
         self._needs: list[plan.Need] = []
         self._experiment: Experiment | None = None
         self._resources: dict[str, Resource] = {}
+        self._setting: dict[str, Any] = {}
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy, found in a child of the nursery that ends at once."""
@@ -82,15 +84,31 @@ class LocalLauncher:
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Make all memory and channels, and have every worker started."""
-        self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes)
-        self._resources = plan.make_all(self._needs)
-        self._order = plan.tasks_of(experiment)
-        setting = {"do": "prepare", "experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume}
-        self._nursery.send_bytes(cloudpickle.dumps(setting))
+        doors = self.prepare(experiment, shapes, run, resume=resume, site=Site())
+        keys = None
+        if doors:
+            from srl.wire import Keys
+
+            keys = Keys.new()
+        self.meet(doors, keys)
         for task in self._order:
             self.replace(task, life=0, epoch=0)
 
-    def replace(self, task: Task, *, life: int, epoch: int) -> None:
+    def prepare(
+        self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool, site: Site
+    ) -> dict[str, str]:
+        """Make all that the workers of a site need; the addresses of its doors by their names."""
+        self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes, site)
+        self._resources = plan.make_all(self._needs)
+        self._order = plan.tasks_at(experiment, site)
+        self._setting = {"experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume, "site": site}
+        return {need.name: getattr(self._resources[need.name], "address", "") for need in self._needs if need.door}
+
+    def meet(self, doors: dict[str, str], keys: Any) -> None:
+        """Workers that start from now on find those of other hosts behind these doors."""
+        self._nursery.send_bytes(cloudpickle.dumps({"do": "prepare", **self._setting, "doors": doors, "keys": keys}))
+
+    def replace(self, task: Task, *, life: int, epoch: int) -> bool:
         """Start the life of a worker; of one that is dead, the next."""
         assert self._experiment is not None
         needs = plan.needed_by(task, self._experiment, self._needs)
@@ -110,6 +128,7 @@ class LocalLauncher:
             self._lines[task].close()
         self._lines[task] = Connection(ours.detach())
         self._alive.add(task)
+        return True
 
     def poll(self, seconds: float) -> list[Event]:
         """What workers said, then who ended."""
@@ -158,20 +177,25 @@ class LocalLauncher:
             except OSError:
                 self._lines.pop(task).close()
 
-    def ages(self) -> dict[Task, float]:
-        """Seconds since each living worker was last seen."""
+    def look(self, *, memory: bool) -> dict[Task, Look]:
+        """How each living worker is."""
         beats = self._resources.get(plan.BEATS)
         if not isinstance(beats, Memory):
             return {}
-        return {task: age for task, age in zip(self._order, ages_of(beats), strict=True) if task in self._alive}
+        ages = dict(zip(self._order, ages_of(beats), strict=True))
+        return {
+            task: Look(ages[task], processes.is_stopped(pid), processes.memory(pid) if memory else 0)
+            for task, pid in self._pids.items()
+            if task in self._alive
+        }
 
     def kill(self, task: Task) -> None:
         """End a worker at once; its end is heard of like any other."""
         self._nursery.send_bytes(cloudpickle.dumps({"do": "kill", "task": task}))
 
-    def pids(self) -> dict[Task, int]:
-        """The process of each living worker."""
-        return dict(self._pids)
+    def relays(self, task: Task) -> list[Task]:
+        """Here nobody needs one."""
+        return []
 
     def stop(self, patience: float) -> None:
         """Close every worker and give the memory back, but stay able to start them again."""

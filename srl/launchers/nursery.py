@@ -164,7 +164,7 @@ def _described(experiment: Any) -> dict[str, Any]:
 def _attached(needs: list[Need], fds: list[int]) -> dict[str, Resource]:
     """The resources of a worker, from the descriptors it was given."""
     rest = iter(fds)
-    return {need.name: need.make([next(rest) for _ in range(2 if need.record else 1)]) for need in needs}
+    return {need.name: need.make([next(rest) for _ in range(need.descriptors)]) for need in needs}
 
 
 def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -178,7 +178,7 @@ def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
         beats = resources[BEATS]
         assert isinstance(beats, Memory)
         beat = Beat(beats, setting["row"])
-        named = {name: setting[name] for name in ("resume", "life", "epoch")}
+        named = {name: setting[name] for name in ("resume", "life", "epoch", "site", "doors", "keys")}
         builder = build.Builder(setting["experiment"], setting["shapes"], setting["folder"], **named)
         torch.set_num_threads(builder.threads(task))
         beat.touch()

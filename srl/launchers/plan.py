@@ -2,25 +2,31 @@
 
     tasks      trainer-main-0   policy-main-0   actor-main-0   actor-main-1   evaluator-eval-0
     resources  params/main   act/main   act/main/requests   act/main/replies/0
-               train/main   train/main/full   train/main/credits/0
+               train/main   train/main/full   train/main/credits/0   door/trainer-main-0
 
-Pure data, computed alike by whoever starts the workers and by each worker that is told only its task. No torch.
+Where a run has several hosts, each has the resources of its own workers, and a relay for each trainer that lives
+elsewhere. Pure data, computed alike by whoever starts the workers and by each worker that is told only its task. No
+torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.memory import Channel, Memory
 from srl.params.base import params_bytes
 from srl.streams.base import Shapes
-from srl.streams.shm import CREDIT, FULL, LANE, Lane, Segments, act_bytes
+from srl.streams.shm import CREDIT, FULL, LANE, Lane, Segments, act_bytes, slots_far
 
-Kind = Literal["trainer", "policy", "actor", "evaluator"]
-Resource: TypeAlias = Memory | Channel
+if TYPE_CHECKING:
+    from srl.wire import Door
+
+Kind = Literal["trainer", "policy", "actor", "evaluator", "relay"]
+Resource: TypeAlias = "Memory | Channel | Door"
 BEATS = "beats"
 
 
@@ -38,16 +44,45 @@ class Task:
         return f"{self.kind}-{self.group}-{self.index}"
 
 
+@dataclass(frozen=True)
+class Site:
+    """The part of a run that lives on one host, as this host sees it."""
+
+    host: int = 0
+    where: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The host of each worker by its name; empty where all are here, and without those that have no host yet."""
+    address: str = "127.0.0.1"
+    """The address of this host, at which it is heard by the others."""
+
+    def __contains__(self, task: Task) -> bool:
+        return not self.where or self.where.get(task.name) == self.host
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other host."""
+        return not self.where
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A resource that is to be made: so many bytes of memory, or a channel of such records."""
+    """A resource that is to be made: so many bytes of memory, a channel of such records, or a door at an address."""
 
     name: str
     nbytes: int = 0
     record: str = ""
+    door: str = ""
+
+    @property
+    def descriptors(self) -> int:
+        """File descriptors that it has."""
+        return 2 if self.record else 1
 
     def make(self, fds: list[int] | None = None) -> Resource:
         """The resource, new or attached to descriptors that came from elsewhere."""
+        if self.door:
+            from srl.wire import Door
+
+            return Door(self.door, fds)
         if self.record:
             return Channel(self.record, None if fds is None else (fds[0], fds[1]))
         return Memory(self.nbytes, None if fds is None else fds[0])
@@ -82,11 +117,30 @@ def tasks_of(experiment: Experiment) -> list[Task]:
     return tasks
 
 
+def tasks_at(experiment: Experiment, site: Site) -> list[Task]:
+    """The workers that live here, relays last."""
+    here = [task for task in tasks_of(experiment) if task in site]
+    away = [name for name, group in experiment.trainers.items() if Task("trainer", name, 0) not in site]
+    needed = {_policy_of(experiment, task) for task in here}
+    return here + [Task("relay", name, site.host) for name in away if experiment.trainers[name].policy in needed]
+
+
+def _policy_of(experiment: Experiment, task: Task) -> str:
+    if task.kind in ("trainer", "relay"):
+        return experiment.trainers[task.group].policy
+    return task.group if task.kind == "policy" else experiment.actors[task.group].policy
+
+
 def act_actors(experiment: Experiment, policy: str) -> list[Task]:
     """The actors that ask this policy."""
     return [
         task for task in tasks_of(experiment) if task.kind == "actor" and _actors(experiment, task).policy == policy
     ]
+
+
+def policy_workers(experiment: Experiment, policy: str) -> list[Task]:
+    """The workers that serve this policy."""
+    return [task for task in tasks_of(experiment) if task.kind == "policy" and task.group == policy]
 
 
 def train_actors(experiment: Experiment, stream: str) -> list[Task]:
@@ -98,13 +152,13 @@ def _actors(experiment: Experiment, task: Task):
     return experiment.actors[task.group]
 
 
-def lanes_of(experiment: Experiment, actors: list[Task]) -> list[Lane]:
-    """The lanes of a stream: every rollout of these actors, numbered through."""
+def lanes_of(experiment: Experiment, actors: list[Task], site: Site | None = None) -> list[Lane]:
+    """The lanes of a stream: every rollout of these actors, numbered through; with a site, those that are there."""
     lanes: list[Lane] = []
     for at, task in enumerate(actors):
         group = _actors(experiment, task)
         lanes += [Lane(len(lanes) + ring, at, group.envs) for ring in range(group.ring)]
-    return lanes
+    return [lane for lane in lanes if site is None or actors[lane.actor] in site]
 
 
 def segments_of(experiment: Experiment, stream: str, shapes: Shapes) -> Segments:
@@ -114,49 +168,89 @@ def segments_of(experiment: Experiment, stream: str, shapes: Shapes) -> Segments
     return Segments(shapes, train.rollout, rows, train.chunk)
 
 
-def needs_of(experiment: Experiment, shapes: dict[str, Shapes]) -> list[Need]:
-    """Every resource of the run; shapes are those of each policy by name."""
-    needs = [Need(BEATS, nbytes=8 * len(tasks_of(experiment)))]
-    for name, policies in experiment.policies.items():
-        needs.append(Need(f"params/{name}", nbytes=params_bytes(shapes[name].params)))
-        if policies.act == "shm":
-            actors = act_actors(experiment, name)
-            needs.append(Need(f"act/{name}", nbytes=act_bytes(shapes[name], lanes_of(experiment, actors))))
-            needs.append(Need(f"act/{name}/requests", record=LANE))
-            needs += [Need(f"act/{name}/replies/{at}", record=LANE) for at in range(len(actors))]
-    for trainers in experiment.trainers.values():
-        stream = trainers.train
-        segments = segments_of(experiment, stream, shapes[trainers.policy])
-        slots = experiment.streams[stream].slots
-        needs.append(Need(f"train/{stream}", nbytes=slots * segments.layout.nbytes))
-        needs.append(Need(f"train/{stream}/full", record=FULL))
-        count = len(train_actors(experiment, stream))
-        needs += [Need(f"train/{stream}/credits/{at}", record=CREDIT) for at in range(count)]
+def by_memory(experiment: Experiment, policy: str, site: Site) -> list[Task]:
+    """The actors here that ask policy workers here, over shared memory; the others ask over the network."""
+    if experiment.policies[policy].act != "shm" or not any(
+        task in site for task in policy_workers(experiment, policy)
+    ):
+        return []
+    return [task for task in act_actors(experiment, policy) if task in site]
+
+
+def door_of(experiment: Experiment, task: Task, site: Site) -> Need | None:
+    """The door of a worker that others knock at."""
+    asked = task.kind == "policy" and experiment.policies[task.group].act == "net"
+    far = not site.alone and task.kind in ("policy", "trainer")
+    return Need(f"door/{task.name}", door=site.address) if asked or far else None
+
+
+def needs_of(experiment: Experiment, shapes: Mapping[str, Shapes], site: Site | None = None) -> list[Need]:
+    """Every resource of the workers that live at a site; shapes are those of each policy by name."""
+    site = site or Site()
+    tasks = tasks_at(experiment, site)
+    needs = [Need(BEATS, nbytes=8 * len(tasks))]
+    for name in experiment.policies:
+        if any(_policy_of(experiment, task) == name for task in tasks):
+            needs.append(Need(f"params/{name}", nbytes=params_bytes(shapes[name].params)))
+            needs += _act_needs(experiment, name, shapes[name], site)
+    for task in tasks:
+        if task.kind in ("trainer", "relay"):
+            needs += _train_needs(experiment, task, shapes[_policy_of(experiment, task)], site)
+        needs += [need for need in [door_of(experiment, task, site)] if need]
     return needs
 
 
+def _act_needs(experiment: Experiment, name: str, shapes: Shapes, site: Site) -> list[Need]:
+    near = by_memory(experiment, name, site)
+    if not near:
+        return []
+    actors = act_actors(experiment, name)
+    lanes = [lane for lane in lanes_of(experiment, actors, site) if actors[lane.actor] in near]
+    needs = [Need(f"act/{name}", nbytes=act_bytes(shapes, lanes)), Need(f"act/{name}/requests", record=LANE)]
+    return needs + [Need(f"act/{name}/replies/{actors.index(task)}", record=LANE) for task in near]
+
+
+def _train_needs(experiment: Experiment, task: Task, shapes: Shapes, site: Site) -> list[Need]:
+    """What carries segments to a trainer that lives here, or to the relay of one that does not."""
+    stream = experiment.trainers[task.group].train
+    actors, slots = train_actors(experiment, stream), experiment.streams[stream].slots
+    if task.kind == "relay":
+        here = lanes_of(experiment, actors, site)
+        slots = slots_far(len(here), len(lanes_of(experiment, actors)), slots)
+        if not here:
+            return []
+    nbytes = slots * segments_of(experiment, stream, shapes).layout.nbytes
+    needs = [Need(f"train/{stream}", nbytes=nbytes), Need(f"train/{stream}/full", record=FULL)]
+    return needs + [
+        Need(f"train/{stream}/credits/{at}", record=CREDIT)
+        for at, actor in enumerate(actors)
+        if task.kind == "trainer" or actor in site
+    ]
+
+
 def needed_by(task: Task, experiment: Experiment, needs: list[Need]) -> list[Need]:
-    """The resources that one worker is given."""
-    wanted = _wanted(task, experiment)
-    return [need for need in needs if need.name == BEATS or any(_matches(need.name, want) for want in wanted)]
+    """The resources that one worker is given, of those that are at its site."""
+    wanted = [BEATS, f"params/{_policy_of(experiment, task)}", f"door/{task.name}", *_edges(task, experiment)]
+    return [need for need in needs if any(_matches(need.name, want) for want in wanted)]
 
 
 def _matches(name: str, want: str) -> bool:
     return name.startswith(want[:-1]) if want.endswith("*") else name == want
 
 
-def _wanted(task: Task, experiment: Experiment) -> list[str]:
-    if task.kind == "trainer":
-        trainers = experiment.trainers[task.group]
-        stream = f"train/{trainers.train}"
-        return [f"params/{trainers.policy}", stream, f"{stream}/*"]
+def _edges(task: Task, experiment: Experiment) -> list[str]:
+    if task.kind in ("trainer", "relay"):
+        stream = f"train/{experiment.trainers[task.group].train}"
+        return [stream, f"{stream}/*"]
     if task.kind == "policy":
-        return [f"params/{task.group}", f"act/{task.group}", f"act/{task.group}/*"]
+        return [f"act/{task.group}", f"act/{task.group}/*"]
+    if task.kind == "evaluator":
+        return []
     actors = _actors(experiment, task)
-    wanted = [f"params/{actors.policy}"]
-    if task.kind == "actor":
-        act_at = act_actors(experiment, actors.policy).index(task)
-        wanted += [f"act/{actors.policy}", f"act/{actors.policy}/requests", f"act/{actors.policy}/replies/{act_at}"]
-        train_at = train_actors(experiment, actors.train or "").index(task)
-        wanted += [f"train/{actors.train}", f"train/{actors.train}/full", f"train/{actors.train}/credits/{train_at}"]
-    return wanted
+    act, train = f"act/{actors.policy}", f"train/{actors.train}"
+    act_at = act_actors(experiment, actors.policy).index(task)
+    train_at = train_actors(experiment, actors.train or "").index(task)
+    return [
+        *(act, f"{act}/requests", f"{act}/replies/{act_at}"),
+        *(train, f"{train}/full", f"{train}/credits/{train_at}"),
+    ]

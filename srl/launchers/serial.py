@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.launchers import plan
-from srl.launchers.base import Event, WorkerFailed
+from srl.launchers.base import Event, Look, WorkerFailed
 from srl.launchers.build import Builder, describe
 from srl.launchers.plan import Resource, Task
 from srl.runs import Run
@@ -63,6 +64,8 @@ class SerialLauncher:
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Build every worker here."""
+        if any(policies.act == "net" for policies in experiment.policies.values()):
+            raise UserError("act='net' needs processes that answer by themselves; use act='shm', or --launcher local")
         self._resources = plan.make_all(plan.needs_of(experiment, shapes))
         builder = Builder(experiment, shapes, run.path, resume=resume)
         for task in plan.tasks_of(experiment):
@@ -105,11 +108,11 @@ class SerialLauncher:
         """Say something to a worker."""
         self._links[task].inbox.append(message)
 
-    def ages(self) -> dict[Task, float]:
-        """In one thread, whoever looks is proof that all live."""
-        return dict.fromkeys(self._turns, 0.0)
+    def look(self, *, memory: bool) -> dict[Task, Look]:
+        """No worker has a process of its own, and whoever looks is proof that all live."""
+        return {}
 
-    def replace(self, task: Task, *, life: int, epoch: int) -> None:
+    def replace(self, task: Task, *, life: int, epoch: int) -> bool:
         """In one thread nobody dies alone."""
         raise NotImplementedError
 
@@ -117,9 +120,9 @@ class SerialLauncher:
         """In one thread nobody dies alone."""
         raise NotImplementedError
 
-    def pids(self) -> dict[Task, int]:
-        """No worker has a process of its own."""
-        return {}
+    def relays(self, task: Task) -> list[Task]:
+        """Here nobody needs one."""
+        return []
 
     def stop(self, patience: float) -> None:
         """Close every worker and give the memory back."""

@@ -1,4 +1,4 @@
-"""The train stream and the params edge between a trainer and the other hosts: one connection per host, in both directions.
+"""The train stream and the params edge between a trainer and other hosts: one connection per host carries both.
 
     trainer                       network                       every other host
     Gate  --Weights, block-->                    --> Outpost --> params in that host's memory
@@ -31,7 +31,7 @@ HELLO_SECONDS = 10.0
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A host serves these actors, has weights of this version, has sent these tickets, and means the same by a segment."""
+    """A host serves these actors, has these weights, sent these tickets, and means the same by a segment."""
 
     actors: list[int]
     have: int
@@ -103,7 +103,7 @@ class Gate:
         digest: bytes,
         memory: Memory,
         nbytes: int,
-        credits: Sequence[Channel],
+        granted: Sequence[Channel],
         full: Channel,
         board: Board | None,
     ) -> None:
@@ -111,7 +111,7 @@ class Gate:
         self._digest = digest
         self._memory = memory
         self._nbytes = nbytes
-        self._credits = credits
+        self._credits = granted
         self._full = full
         self._board = board
         self._hosts: dict[bytes, _Host] = {}
@@ -138,13 +138,10 @@ class Gate:
         self._wire.send(host, Lend(lane, ticket, oldest, mark, done))
 
     def void(self, actor: int) -> None:
-        """What this actor was lent is worth nothing any more."""
+        """What an actor was lent is worth nothing any more, and whoever says Hello for it next has it."""
+        self._served.pop(actor, None)
         self._credits[actor].take()
         self._lent = {ticket: lent for ticket, lent in self._lent.items() if lent[0] != actor}
-
-    def near(self, actor: int) -> None:
-        """This actor lives on the trainer's own host now."""
-        self._served.pop(actor, None)
 
     def publish(self, version: int, steps: int) -> None:
         """The board has new weights; those who wait for them get them now, the others when they are ready."""
@@ -245,10 +242,10 @@ class Outpost:
         self,
         wire: Called,
         digest: bytes,
-        memory: Memory,
+        memory: Memory | None,
         nbytes: int,
         actors: Mapping[int, int],
-        credits: Mapping[int, Channel],
+        granted: Mapping[int, Channel],
         full: Channel | None,
     ) -> None:
         self._wire = wire
@@ -257,15 +254,15 @@ class Outpost:
         self._nbytes = nbytes
         self._actors = actors
         """The actor of each lane."""
-        self._credits = credits
+        self._credits = granted
         self._full = full
-        self._free = list(range(memory.nbytes // nbytes)) if full else []
+        self._free = list(range(memory.nbytes // nbytes)) if memory else []
         self._held: deque[Lend] = deque()
         self._lent: dict[int, tuple[int, int]] = {}
         """Slot and actor of each ticket that is being filled."""
         self._posted: dict[int, tuple[int, float]] = {}
         """Slot of each ticket that was sent, and when."""
-        self.serves = sorted(credits)
+        self.serves = sorted(granted)
         self._next_hello = 0.0
 
     def turn(self, have: int, write: Callable[[int, int, memoryview], None]) -> bool:
@@ -321,6 +318,7 @@ class Outpost:
         return bool(records)
 
     def _post(self, ticket: int) -> None:
+        assert self._memory is not None
         start = self._posted[ticket][0] * self._nbytes
         self._wire.send(Full(ticket), memoryview(self._memory.buffer)[start : start + self._nbytes])
 
@@ -347,11 +345,6 @@ class Outpost:
     def close(self) -> None:
         """Leave."""
         self._wire.close()
-
-
-def slots_far(lanes_here: int, lanes: int, slots: int) -> int:
-    """Slots that the actors of one host can be lent at once: credits go to whoever has fewest."""
-    return lanes_here * -(-slots // max(1, lanes))
 
 
 def digest_of(parts: Iterable[Any]) -> bytes:

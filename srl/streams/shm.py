@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from srl.memory import Channel, Memory
 from srl.streams.base import Shapes, Slot, reply_spec, request_spec, segment_spec
@@ -203,6 +203,30 @@ class ShmProducer:
         return [self._granted.reader]
 
 
+class Grants(Protocol):
+    """What lends slots to one actor: a pipe, or a gate to another host."""
+
+    def put(self, *record: int) -> None:
+        """Lend a slot."""
+        ...
+
+    def take(self) -> Any:
+        """Take back what is still there."""
+        ...
+
+
+class Arrivals(Protocol):
+    """Where full slots come from: a pipe, or a gate to other hosts."""
+
+    def take(self) -> list[tuple[int, ...]]:
+        """Records of all that have come."""
+        ...
+
+    def waits(self) -> list[int]:
+        """Readable when one may be here."""
+        ...
+
+
 class ShmConsumer:
     """A trainer's end of a train stream: it grants credits, and takes batches that are never too old.
 
@@ -218,8 +242,8 @@ class ShmConsumer:
         segments: Segments,
         memory: Memory,
         lanes: Sequence[Lane],
-        grants: Sequence[Channel],
-        full: Channel,
+        grants: Sequence[Grants],
+        full: Arrivals,
         *,
         batch: int,
         max_lag: int,
@@ -240,6 +264,7 @@ class ShmConsumer:
         self._served = [-1] * len(lanes)
         self._ticket = 0
         self._unnoted: set[int] = set()
+        self._absent: set[int] = set()
         self.dropped = 0
 
     def grant(self, version: int, *, mark: bool = False) -> None:
@@ -248,8 +273,9 @@ class ShmConsumer:
         With a mark, each lane first keeps how it stands, and notes that it has.
         """
         self._unnoted = set()
-        for slot in self._free:
-            lane = min(range(len(self._lanes)), key=lambda at: (self._held[at], self._served[at], at))
+        present = [at for at, lane in enumerate(self._lanes) if lane.actor not in self._absent]
+        for slot in self._free if present else ():
+            lane = min(present, key=lambda at: (self._held[at], self._served[at], at))
             marked = mark and lane not in self._unnoted
             self._held[lane] += 1
             self._served[lane] = self._ticket
@@ -258,7 +284,7 @@ class ShmConsumer:
             self._ticket += 1
             if marked:
                 self._unnoted.add(lane)
-        self._free = []
+        self._free = [] if present else self._free
 
     def noted(self, version: int) -> bool:
         """Whether every lane that was asked for it has kept how it stands."""
@@ -266,13 +292,19 @@ class ShmConsumer:
         return not self._unnoted
 
     def reclaim(self, actor: int, version: int) -> None:
-        """Take back what an actor that is dead was lent; what it had filled still counts."""
+        """Take back what an actor that is gone was lent, and lend it nothing more; what it had filled still counts."""
         self._receive(version)
+        self._absent.add(actor)
         self._grants[actor].take()
         for ticket, slot in list(self._out.items()):
             if self._lanes[slot.lane].actor == actor:
                 self._held[slot.lane] -= 1
                 self._free.append(self._out.pop(ticket).index)
+        self.grant(version)
+
+    def join(self, actor: int, version: int) -> None:
+        """An actor that was gone is there again."""
+        self._absent.discard(actor)
         self.grant(version)
 
     def state(self) -> dict[str, Any]:
@@ -331,3 +363,8 @@ class ShmConsumer:
     def fds(self) -> list[int]:
         """Readable when a full segment is here."""
         return self._full.waits()
+
+
+def slots_far(lanes_here: int, lanes: int, slots: int) -> int:
+    """Slots that the actors of one host can be lent at once: credits go to whoever has fewest."""
+    return lanes_here * -(-slots // max(1, lanes))

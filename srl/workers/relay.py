@@ -35,12 +35,16 @@ class Relay:
         return any(worked)
 
     def command(self, message: dict[str, Any]) -> None:
-        """An actor of this host is dead, or there are others to serve."""
-        actor = message["actor"]
+        """An actor of this host is dead, and what it was lent is taken back; or it lives again, and is to be served."""
+        if message["do"] not in ("reclaim", "join"):
+            raise ValueError(f"a relay does not know how to {message['do']}")
         for outpost in self._outposts:
-            if actor in outpost.serves:
-                outpost.reclaim(actor)
-        self._link.send({"kind": "reclaimed", "actor": actor})
+            if message["do"] == "join":
+                outpost.hello(self._board.version)
+            elif message["actor"] in outpost.serves:
+                outpost.reclaim(message["actor"])
+        if message["do"] == "reclaim":
+            self._link.send({"kind": "reclaimed", "actor": message["actor"]})
 
     @property
     def waits(self) -> str:

@@ -56,6 +56,10 @@ class Consumer(Protocol):
         """Take back what a dead actor was lent."""
         ...
 
+    def join(self, actor: int, version: int) -> None:
+        """Lend to an actor that is there again."""
+        ...
+
     def state(self) -> dict[str, Any]:
         """What decides who is lent the next slots."""
         ...
@@ -178,7 +182,11 @@ class Trainer:
         """One update, if a batch is here, or a checkpoint that is due."""
         if self._due is not None:
             return self._checkpoint_due(self._due)
-        slots = None if self._finished else self._ahead or self._consumer.take(self.progress.version)
+        if self._finished:
+            # Others may still want the last weights.
+            self._consumer.noted(self.progress.version)
+            return False
+        slots = self._ahead or self._consumer.take(self.progress.version)
         if slots is None:
             return self._finish_unasked()
         before = self.progress.steps
@@ -295,7 +303,7 @@ class Trainer:
 
     def _finish_unasked(self) -> bool:
         """Stop without the batch that would have made the end exact, if it does not come."""
-        if self._asked is None or not self._asked.overdue or self._finished:
+        if self._asked is None or not self._asked.overdue:
             return False
         self._due, self._asked = self._asked, None
         return True
@@ -333,6 +341,8 @@ class Trainer:
         if message["do"] == "reclaim":
             self._consumer.reclaim(message["actor"], self.progress.version)
             self._link.send({"kind": "reclaimed", "actor": message["actor"]})
+        elif message["do"] == "join":
+            self._consumer.join(message["actor"], self.progress.version)
         elif message["do"] == "finish":
             self._asked = Due(message["reason"])
         else:

@@ -30,6 +30,10 @@ class Mortal(Schedule):
             if slot is not None:
                 slot.segment["reward"][:1] = -1
         self.consumer.reclaim(actor, self.version)
+        if self.version % 2:
+            # A while may pass until its next life.
+            self.update()
+        self.consumer.join(actor, self.version)
         segments = Segments(SMALL, ROLLOUT, ROWS, None)
         self.producers[actor] = ShmProducer(segments, self.memory, self.credits[actor], self.full)
 

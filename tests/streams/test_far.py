@@ -10,8 +10,8 @@ import pytest
 from srl.memory import Channel, Memory
 from srl.params.base import Board, params_bytes
 from srl.streams import far
-from srl.streams.far import TO_HOST, TO_TRAINER, Full, Gate, Have, Hello, Note, Outpost, Weights, slots_far
-from srl.streams.shm import CREDIT, FULL, Lane, Segments, ShmConsumer, ShmProducer
+from srl.streams.far import TO_HOST, TO_TRAINER, Full, Gate, Have, Hello, Note, Outpost, Weights
+from srl.streams.shm import CREDIT, FULL, Lane, Segments, ShmConsumer, ShmProducer, slots_far
 from srl.tree import Layout, Spec
 from srl.wire import Called, Door, Keys, Served
 
@@ -149,6 +149,9 @@ class FarSchedule(Schedule):
         if host:
             host.outpost.reclaim(actor)
         self.consumer.reclaim(actor, self.version)
+        self.consumer.join(actor, self.version)
+        if host:
+            host.outpost.hello(host.board.version)
         segments = Segments(SMALL, ROLLOUT, ROWS, None)
         memory, credit, full = (
             (host.memory, host.credits[actor], host.full) if host else (self.memory, self.credits[actor], self.full)
@@ -240,10 +243,14 @@ def test_a_host_whose_segments_are_others_is_refused():
         segments = Segments(SMALL, ROLLOUT + 1, ROWS, None)
         door, keys = schedule.door.address, schedule.keys
         other = stack.enter_context(closing(Host("c", door, keys, segments, [Lane(1, 1, ROWS)], 2, 2, b"other")))
-        with pytest.raises(RuntimeError, match="not those of this trainer"):
+
+        def turns():
             for _ in range(1000):
                 other.turn()
                 schedule.pump()
+
+        with pytest.raises(RuntimeError, match="not those of this trainer"):
+            turns()
 
 
 def test_who_has_not_the_keys_is_not_heard_and_nonsense_of_who_has_is_counted():
