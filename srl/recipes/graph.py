@@ -13,7 +13,7 @@ from srl.experiment import Actors, Algorithm, Evaluate, Experiment, Model, Polic
 from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto, Gaussian, PopArt
 
 Source = str | Callable[..., Any]
-Act = Literal["inline", "shm"]
+Act = Literal["inline", "shm", "net"]
 Memory = Literal["none", "lstm", "gru"]
 
 CHUNK = 16
