@@ -87,10 +87,9 @@ class Recovery:
     def _reclaim(self, replacement: Replacement) -> None:
         stream = self._experiment.actors[replacement.task.group].train or ""
         at = plan.train_actors(self._experiment, stream).index(replacement.task)
-        for task in self._tasks:
-            if task.kind == "trainer" and self._experiment.trainers[task.group].train == stream:
-                self._launcher.tell(task, {"do": "reclaim", "actor": at})
-                replacement.waits.add((task, "reclaimed", at))
+        trainer = plan.rank_of(self._experiment, stream, replacement.task)
+        self._launcher.tell(trainer, {"do": "reclaim", "actor": at})
+        replacement.waits.add((trainer, "reclaimed", at))
 
     def _end_epoch(self, replacement: Replacement, policy: str) -> None:
         self._epochs[policy] += 1

@@ -25,6 +25,7 @@ from srl.experiment import Actors, Experiment, Init
 from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Task
+from srl.launchers.ranks import go_on, meet, part_name
 from srl.params import file as checkpoints
 from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
@@ -37,6 +38,7 @@ from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
+from srl.workers.ranks import Alone, Ranks
 from srl.workers.trainer import Progress, Trainer
 
 # What torch's compiler says of torch's own past is nothing that a user could change.
@@ -53,8 +55,8 @@ def seed_of(experiment: Experiment, *words: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
 
 
-def device_of(name: str) -> torch.device:
-    """The device that a setting names; auto takes a GPU where there is one."""
+def device_of(name: str, rank: int | None = None) -> torch.device:
+    """The device that a setting names; auto takes a GPU where there is one, and each of several ranks another."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -63,6 +65,8 @@ def device_of(name: str) -> torch.device:
         raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda was asked for, but torch sees no GPU here; use --device cpu, or see srl doctor")
+    if name == "cuda" and rank is not None:
+        return torch.device("cuda", rank % torch.cuda.device_count())
     return device
 
 
@@ -164,30 +168,41 @@ class Builder:
 
     def _trainer(self, task: Task, resources: Mapping[str, Any], link: Link) -> Trainer:
         trainers = self._experiment.trainers[task.group]
-        device = device_of(trainers.device)
+        device = device_of(trainers.device, task.index if trainers.count > 1 else None)
         policy = self._policy(trainers.policy, device)
-        learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
-        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
+        ranks = meet(self._experiment, task, resources, device, link)
+        # The first of several begins as a single one does.
+        seed = seed_of(self._experiment, "learner", task.group, *([task.index] if task.index else []))
+        learner = trainers.algorithm.build(policy, seed=seed, **({} if isinstance(ranks, Alone) else {"ranks": ranks}))
+        consumer = self._consumer(trainers.train, task.index, self._shapes[trainers.policy], resources)
         progress = Progress()
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
-            link.send({"kind": "warning", "text": _begin_with(init, policy.module)})
+            said = _begin_with(init, policy.module)
+            if task.index == 0:
+                link.send({"kind": "warning", "text": said})
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
             with checkpoint.fits():
-                training = checkpoint.training()
                 policy.module.load_state_dict(checkpoint.weights())
-                learner.load_state_dict(training["learner"])
-                progress = Progress.from_plain(training["progress"])
-                if "consumer" in training:
-                    consumer.restore(training["consumer"])
-                    torch.set_rng_state(training["random"])
+                progress = go_on(checkpoint, learner, consumer, ranks, link)
+        if isinstance(ranks, Ranks):
+            ranks.broadcast(policy.module.state_dict().values())
+        publisher = Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"])
+
+        def save(weights: Any, meta: dict[str, Any], training: dict[str, Any]) -> str:
+            if task.index == 0:
+                return self._save(trainers.policy, weights, meta, training, "latest")
+            part = self._lanes(trainers.policy, meta["version"]) / part_name(task.index)
+            checkpoints.save_part(part, {name: training[name] for name in ("learner", "consumer", "random")})
+            return ""
+
         return Trainer(
             learner,
             policy.module.state_dict,
             consumer,
-            Publisher(self._shapes[trainers.policy].params, resources[f"params/{trainers.policy}"]).publish,
-            lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
+            publisher.publish if task.index == 0 else lambda *_: None,
+            save,
             link,
             stop=self._experiment.stop,
             log_every=self._experiment.log_every,
@@ -197,19 +212,20 @@ class Builder:
             device=device,
             progress=progress,
             keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
+            ranks=ranks,
         )
 
-    def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
-        train = self._experiment.streams[stream]
-        lanes = plan.lanes_of(self._experiment, plan.train_actors(self._experiment, stream))
-        actors = 1 + lanes[-1].actor
+    def _consumer(self, stream: str, rank: int, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
+        train, trainers = self._experiment.streams[stream], plan.trainers_of(self._experiment, stream)[1]
+        actors = plan.train_actors(self._experiment, stream)
+        own = {actors.index(actor) for actor in plan.part_of(self._experiment, stream, rank)}
         return ShmConsumer(
             plan.segments_of(self._experiment, stream, shapes),
-            resources[f"train/{stream}"],
-            lanes,
-            [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
-            resources[f"train/{stream}/full"],
-            batch=train.batch,
+            resources[f"train/{stream}/{rank}"],
+            [lane for lane in plan.lanes_of(self._experiment, actors) if lane.actor in own],
+            {at: resources[f"train/{stream}/credits/{at}"] for at in own},
+            resources[f"train/{stream}/{rank}/full"],
+            batch=train.batch // trainers.count,
             max_lag=train.max_lag,
             late=train.late,
         )
@@ -288,11 +304,12 @@ class Builder:
         checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest") if goes_on else None
         rollouts = [self._rollout(actors, lane, checkpoint) for lane in train_lanes]
         act, act_lanes = self._act_client(task, actors, resources)
+        part = f"train/{stream}/{plan.rank_of(self._experiment, stream, task).index}"
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
-            resources[f"train/{stream}"],
+            resources[part],
             resources[f"train/{stream}/credits/{at}"],
-            resources[f"train/{stream}/full"],
+            resources[f"{part}/full"],
         )
 
         def keep(lane: int, version: int, rollout: Rollout) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.base import Event, WorkerFailed
@@ -59,6 +60,8 @@ class SerialLauncher:
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy."""
+        if any(trainers.count > 1 for trainers in experiment.trainers.values()):
+            raise UserError("trainers in one thread cannot wait for each other; use --launcher local, or one trainer")
         return describe(experiment)
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
