@@ -217,7 +217,8 @@ class Control:
         """Until every trainer has finished and the last version is evaluated."""
         trainers = [task for task in self._tasks if task.kind == "trainer"]
         give_up: float | None = None
-        while len(self._finished) < len(trainers):
+        # The first trainer of each group speaks for all.
+        while len(self._finished) < len(self._experiment.trainers):
             self._turn()
             if self._signal and give_up is None:
                 give_up = time.monotonic() + FINISH_SECONDS
@@ -374,9 +375,9 @@ class Control:
 
 def _title(experiment: Experiment) -> str:
     actors, trainers = only(experiment.actors)[1], only(experiment.trainers)[1]
-    size = (
-        f"{actors.count} actor(s) x {actors.ring} x {actors.envs} environments, {trainers.threads} thread(s) to train"
-    )
+    many = f"{trainers.count} trainers x " if trainers.count > 1 else ""
+    envs = f"{actors.count} actor(s) x {actors.ring} x {actors.envs} environments"
+    size = f"{envs}, {many}{trainers.threads} thread(s) to train"
     compiled = ", compiled" if only(experiment.policies)[1].compile else ""
     return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}{compiled}"
 

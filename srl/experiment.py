@@ -11,6 +11,7 @@ This module must not import torch, and knows no transport and no process.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -179,7 +180,7 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainers:
-    """The trainer of a policy."""
+    """The trainers of a policy: each learns from its part of every batch, and all hold the same weights."""
 
     algorithm: Algorithm
     """Settings of the algorithm."""
@@ -187,13 +188,15 @@ class Trainers:
     """The name of the policy it trains and publishes."""
     train: str = MAIN
     """The train stream it learns from."""
+    count: int = 1
+    """Number of trainers; actors and the segments of a batch are divided among them."""
     threads: int = 1
-    """Threads for training."""
+    """Threads for training, of each trainer."""
     device: str = "auto"
-    """Device for training: auto, cpu, cuda, cuda:1."""
+    """Device for training: auto, cpu, cuda, cuda:1; auto and cuda give each of several trainers the next GPU."""
 
     def __post_init__(self) -> None:
-        _positive(self, "threads")
+        _positive(self, "count", "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +278,7 @@ class Experiment:
             _known(f"trainers {name!r}: train stream", trainers.train, self.streams)
             if not any(group.train == trainers.train for group in self.actors.values()):
                 raise UserError(f"trainers {name!r} learn from stream {trainers.train!r}, which no actors feed")
+            self._check_ranks(name, trainers)
         for name in self.policies:
             if not any(group.policy == name for group in self.actors.values()):
                 raise UserError(f"policy {name!r} acts for no actors; take it out or give it some")
@@ -286,6 +290,21 @@ class Experiment:
         if not self.trainers:
             raise UserError("the experiment has no trainers")
         return self
+
+    def _check_ranks(self, name: str, trainers: Trainers) -> None:
+        batch, count = self.streams[trainers.train].batch, trainers.count
+        if count == 1:
+            return
+        if batch % count:
+            raise UserError(f"trainers {name!r}: {count} trainers cannot share batches of {batch} segments equally")
+        actors = sum(group.count for group in self.actors.values() if group.train == trainers.train)
+        if actors < count:
+            raise UserError(
+                f"trainers {name!r}: each of {count} trainers needs an actor of its own; there are {actors}"
+            )
+        if "ranks" not in inspect.signature(trainers.algorithm.build).parameters:
+            algorithm = type(trainers.algorithm).__name__
+            raise UserError(f"trainers {name!r}: {algorithm}.build takes no ranks, so it learns with one trainer only")
 
     def _check_actors(self, name: str, actors: Actors) -> None:
         _known(f"actors {name!r}: policy", actors.policy, self.policies)

@@ -26,7 +26,7 @@ def text_of(path: Path) -> str:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace a file's contents in one step, which even a loss of power does not halve."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -2,8 +2,9 @@
 
     Memory    anonymous shared memory (memfd), mapped by everyone who holds its descriptor
     Channel   a pipe of small fixed-size records; many may write, many may read, each record is read once
+    Listener  a socket that listens at one address; whoever holds its descriptor knows it, or accepts
 
-Both travel to a child as plain file descriptors. Nothing has a name, so nothing can be left behind. What lies in the
+All travel to a child as plain file descriptors. Nothing has a name, so nothing can be left behind. What lies in the
 memory and what the records mean is not known here.
 """
 
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import struct
 import sys
 import tempfile
 from pathlib import Path
 
 PIPE_BYTES = 64 * 1024
+BACKLOG = 1024
+"""Connections that wait to be heard, such as those of many actors when a run begins."""
 
 
 class Memory:
@@ -111,3 +115,23 @@ class Channel:
         """Give both descriptors back."""
         os.close(self.reader)
         os.close(self.writer)
+
+
+class Listener:
+    """A socket that listens at an address of this host, at a port that nobody else can take meanwhile."""
+
+    def __init__(self, host: str = "127.0.0.1", fd: int | None = None) -> None:
+        self._socket = socket.create_server((host, 0), backlog=BACKLOG) if fd is None else socket.socket(fileno=fd)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._socket.getsockname()[:2]
+
+    def fds(self) -> list[int]:
+        """The descriptors a process needs to attach."""
+        return [self._socket.fileno()]
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._socket.close()

@@ -63,8 +63,8 @@ def _graph(experiment: Experiment, known: dict[str, Known]) -> Iterator[str]:
         if actors.train:
             yield f"    | train  {_say_stream(experiment, actors)}"
     for name, trainers in experiment.trainers.items():
-        algorithm = type(trainers.algorithm).__name__
-        yield f"  trainers {name}: 1 x {algorithm}, {trainers.threads} thread(s), device {trainers.device}"
+        who = f"{trainers.count} x {type(trainers.algorithm).__name__}"
+        yield f"  trainers {name}: {who}, {trainers.threads} thread(s), device {trainers.device}"
         yield f"    | params {_say_weights(known[trainers.policy])} -> policy {trainers.policy}, shm"
 
 

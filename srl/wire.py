@@ -1,10 +1,11 @@
 """Sockets between the hosts of one run: who may speak, where the doors are, what a message looks like.
 
     Keys    CURVE keys of the run; who does not have them is not heard at all
-    Door    a listening socket, made by the host that a worker lives on and handed to it as a descriptor: its address is
-            known before the worker lives, and stays what it was when the worker is replaced
-    Served  the worker's end of a door: hears many, answers each          (ZeroMQ ROUTER)
-    Called  the end of those who knock                                    (ZeroMQ DEALER)
+    Served  a worker's end: hears many, answers each          (ZeroMQ ROUTER)
+    Called  the end of those who knock at its door            (ZeroMQ DEALER)
+
+A door is a listening socket, made by the host that a worker lives on and handed to it as a descriptor: its address is
+known before the worker lives, and stays what it was when the worker is replaced.
 
 A message is a small typed header and at most one block of raw bytes. What is malformed or too large is refused and
 counted; nothing that comes from a network is executed. What messages mean is not known here.
@@ -13,21 +14,30 @@ counted; nothing that comes from a network is executed. What messages mean is no
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import zmq
-import zmq.auth
+import zmq.utils.z85
 from zmq.auth.thread import ThreadAuthenticator
+
+from srl.memory import Listener
 
 HEADER_BYTES = 1 << 16
 """More than any header needs; blocks have their own limit."""
-BACKLOG = 1024
 COPIED = 1 << 16
 """Blocks smaller than this are copied, because sharing them with the sending thread costs more."""
+
+
+Address = tuple[str, int]
+"""Host and port of a door."""
+
+
+def url_of(address: Address) -> str:
+    """How ZeroMQ says it."""
+    return f"tcp://{address[0]}:{address[1]}"
 
 
 @dataclass(frozen=True)
@@ -41,30 +51,6 @@ class Keys:
     def new(cls) -> Keys:
         """Keys that nobody else has."""
         return cls(zmq.curve_keypair(), zmq.curve_keypair())
-
-
-class Door:
-    """A listening socket that a worker serves; it outlives the worker."""
-
-    def __init__(self, host: str, fds: list[int] | None = None) -> None:
-        self._socket = socket.socket(fileno=fds[0]) if fds else socket.socket()
-        if not fds:
-            self._socket.bind((host, 0))
-            self._socket.listen(BACKLOG)
-
-    @property
-    def address(self) -> str:
-        """Where to knock."""
-        host, port = self._socket.getsockname()
-        return f"tcp://{host}:{port}"
-
-    def fds(self) -> list[int]:
-        """The descriptor a process needs to serve."""
-        return [self._socket.fileno()]
-
-    def close(self) -> None:
-        """Nobody is heard any more once all who hold it have closed it."""
-        self._socket.close()
 
 
 class _Ears:
@@ -101,13 +87,13 @@ class _Ears:
 
     def fds(self) -> list[int]:
         """Readable when there may be a message; all must be taken before it is waited for again."""
-        return [self.socket.getsockopt(zmq.FD)]
+        return [int(self.socket.getsockopt(zmq.FD))]
 
 
 class Served(_Ears):
     """A door with someone behind it."""
 
-    def __init__(self, door: Door, keys: Keys, messages: Any, largest: int) -> None:
+    def __init__(self, door: Listener, keys: Keys, messages: Any, largest: int) -> None:
         super().__init__(zmq.ROUTER, messages, largest)
         self._guard = ThreadAuthenticator(self.context)
         self._guard.start()
@@ -116,7 +102,7 @@ class Served(_Ears):
         self.socket.curve_server = True
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.served
         self.socket.setsockopt(zmq.USE_FD, os.dup(door.fds()[0]))
-        self.socket.bind(door.address)
+        self.socket.bind(url_of(door.address))
 
     def receive(self) -> tuple[bytes, Any, memoryview] | None:
         """A message and who sent it; None when there is none."""
@@ -143,7 +129,7 @@ class Served(_Ears):
 class Called(_Ears):
     """Someone who knocks at one door, or at several that are alike."""
 
-    def __init__(self, addresses: Sequence[str], keys: Keys, messages: Any, largest: int, name: str = "") -> None:
+    def __init__(self, addresses: Sequence[Address], keys: Keys, messages: Any, largest: int, name: str = "") -> None:
         super().__init__(zmq.DEALER, messages, largest)
         self.socket.curve_serverkey = keys.served[0]
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.called
@@ -151,16 +137,17 @@ class Called(_Ears):
             self.socket.setsockopt(zmq.ROUTING_ID, name.encode())
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-        self._addresses: tuple[str, ...] = ()
+        self._addresses: set[str] = set()
         self.knock_at(addresses)
 
-    def knock_at(self, addresses: Sequence[str]) -> None:
+    def knock_at(self, addresses: Sequence[Address]) -> None:
         """Leave the doors that are not named any more, and go to those that are new."""
-        for address in set(self._addresses) - set(addresses):
-            self.socket.disconnect(address)
-        for address in set(addresses) - set(self._addresses):
-            self.socket.connect(address)
-        self._addresses = tuple(addresses)
+        wanted = {url_of(address) for address in addresses}
+        for gone in self._addresses - wanted:
+            self.socket.disconnect(gone)
+        for new in wanted - self._addresses:
+            self.socket.connect(new)
+        self._addresses = wanted
 
     def receive(self) -> tuple[Any, memoryview] | None:
         """A message; None when there is none."""

@@ -1,6 +1,6 @@
 """What all learners share: the two protocols, schedules, the weight update and the reading of stats.
 
-    loss --backward--> gradients --clip--> optimizer --> weights
+    loss --backward--> gradients --(mean over ranks)--> clip --> optimizer --> weights
       +--> stats stay on the device until a pass over the batch is done, are read once, and must be finite
 
 Must not know any single algorithm.
@@ -9,7 +9,7 @@ Must not know any single algorithm.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -24,6 +24,30 @@ RMSPROP_DECAY = 0.99
 
 Batch: TypeAlias = dict[str, Any]
 Stats: TypeAlias = dict[str, Tensor]
+Moments: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Count, mean and variance of rows [N, ...], those of all ranks taken together, in float64."""
+ROWS = "rows"
+"""The entry of stats that says how many rows they and the loss are means over; only asked for among ranks."""
+
+
+class Ranks(Protocol):
+    """The trainers of one policy, as one of them sees the others: each learns from its own part of every batch.
+
+    All of them make the same calls in the same order, and each gets the same answers, bit for bit.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Which one this is; what is the same for all, only rank 0 has in its state_dict."""
+        ...
+
+    def mean(self, tensors: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
+        """The means of these over the ranks, each rank's with its weight."""
+        ...
+
+    def moments(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Count, mean and variance of the rows of all ranks."""
+        ...
 
 
 class Evaluation(Protocol):
@@ -65,11 +89,14 @@ class Policy(Protocol):
         """The unit values are learned in."""
         ...
 
-    def update_value_stats(self, targets: Tensor) -> None:
-        """Take value targets into the statistics behind value_scale; outputs stay the same."""
+    def update_value_stats(self, targets: Tensor, moments: Moments = ...) -> None:
+        """Take value targets into the statistics behind value_scale; outputs stay the same.
+
+        What measures them over all ranks is only given where there are several; the same goes for `observe`.
+        """
         ...
 
-    def observe(self, obs: Any) -> None:
+    def observe(self, obs: Any, moments: Moments = ...) -> None:
         """Take the float leaves of rows of observations into the statistics of the observation normaliser."""
         ...
 
@@ -104,7 +131,10 @@ def linear(start: float, end: float | None, progress: float) -> float:
 class Update:
     """Makes weights follow a loss down: backward, clip, optimizer step, count."""
 
-    def __init__(self, module: nn.Module, optimizer: str, max_grad_norm: float | None) -> None:
+    def __init__(
+        self, module: nn.Module, optimizer: str, max_grad_norm: float | None, ranks: Ranks | None = None
+    ) -> None:
+        self.ranks = ranks
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if optimizer == "adam":
             # The learning rate given here is never used: every step brings its own.
@@ -114,16 +144,34 @@ class Update:
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self.count = 0
 
-    def step(self, loss: Tensor, learning_rate: float) -> Tensor:
-        """One step of the weights; the norm of the gradient before clipping, still on the device."""
+    def step(self, stats: Stats, learning_rate: float) -> Stats:
+        """One step of the weights down the loss; the stats, with the gradient's norm before clipping, on the device."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(stats["loss"])
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        stats = self.shared({name: value.detach() for name, value in stats.items()}, gradients)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=True)
         self.optimizer.step()
         self.count += 1
-        return norm
+        return stats | {"grad_norm": norm}
+
+    def weight(self, x: Tensor, valid: Tensor | None) -> Stats:
+        """What the stats of these rows must say to be shared; nothing where there is one trainer."""
+        if self.ranks is None:
+            return {}
+        return {ROWS: x.new_full((), x.numel()) if valid is None else valid.sum().to(x)}
+
+    def shared(self, stats: Stats, gradients: Sequence[Tensor]) -> Stats:
+        """The stats of all ranks, as if one trainer had all their rows; the gradients become such in place."""
+        if self.ranks is None:
+            return stats
+        rows = stats.pop(ROWS)
+        means = self.ranks.mean([*gradients, *stats.values()], rows)
+        for gradient, mean in zip(gradients, means, strict=False):
+            gradient.copy_(mean)
+        return dict(zip(stats, means[len(gradients) :], strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state and the number of steps made."""

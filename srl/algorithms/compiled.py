@@ -3,13 +3,14 @@
     rows --losses--> loss --gradient--> clip --> Adam --> weights          one graph, one call
 
 Small networks spend most of an eager step on the way into and out of torch's operators: compiled, the same step takes
-between a half and a fifth of the time. It equals `Update.step` with Adam up to rounding, and shares its state. Must not
-know what is learned.
+between a half and a fifth of the time. It equals `Update.step` with Adam up to rounding, and shares its state. Among
+ranks it is two functions, because what passes between trainers is not compiled. Must not know what is learned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +40,11 @@ class CompiledStep:
         self._means: list[Tensor] = []
         self._squares: list[Tensor] = []
         # Sizes of minibatches differ a little from each other, and not every size may be worth a compilation.
-        self._compiled = torch.compile(self._step, dynamic=True, fullgraph=True)
+        compiled: Any = functools.partial(torch.compile, dynamic=True, fullgraph=True)
+        if update.ranks is None:
+            self._step = compiled(self._step)
+        else:
+            self._differentiate, self._descend = compiled(self._differentiate), compiled(self._descend)
 
     def __call__(self, learning_rate: float, *args: Any) -> Stats:
         """One step."""
@@ -52,7 +57,7 @@ class CompiledStep:
         age = self._steps[0].item()
         # Tensors, because a number that changes would have to be compiled anew.
         numbers = torch.tensor([learning_rate, *(1 - beta**age for beta in self._betas)])
-        return self._compiled(numbers, self._means, self._squares, *args)
+        return self._step(numbers, self._means, self._squares, *args)
 
     def _find_state(self) -> None:
         """Take the optimizer's state as it is now: fresh, or read from a checkpoint."""
@@ -66,15 +71,26 @@ class CompiledStep:
         )
 
     def _step(self, numbers: Tensor, means: list[Tensor], squares: list[Tensor], *args: Any) -> Stats:
+        stats, gradients = self._differentiate(*args)
+        stats = self._update.shared(stats, gradients)
+        return stats | {"grad_norm": self._descend(numbers, means, squares, gradients)}
+
+    def _differentiate(self, *args: Any) -> tuple[Stats, Sequence[Tensor]]:
         stats = self._losses(*args)
         parameters = self._update.parameters
         gradients = torch.autograd.grad(stats["loss"], parameters, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-            scale = (self._update.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            for parameter, gradient, mean, square in zip(parameters, gradients, means, squares, strict=True):
-                self._follow(parameter, gradient * scale, mean, square, numbers)
-        return {name: value.detach() for name, value in stats.items()} | {"grad_norm": norm}
+        return {name: value.detach() for name, value in stats.items()}, gradients
+
+    @torch.no_grad()
+    def _descend(
+        self, numbers: Tensor, means: list[Tensor], squares: list[Tensor], gradients: Sequence[Tensor]
+    ) -> Tensor:
+        parameters = self._update.parameters
+        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+        scale = (self._update.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        for parameter, gradient, mean, square in zip(parameters, gradients, means, squares, strict=True):
+            self._follow(parameter, gradient * scale, mean, square, numbers)
+        return norm
 
     def _follow(self, parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, numbers: Tensor) -> None:
         """Adam (Kingma and Ba, 2015), as torch does it."""

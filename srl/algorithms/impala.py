@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from srl.algorithms.checks import COUNT, FLAG, FRACTION, NOT_NEGATIVE, POSITIVE, check, one_of
 
 if TYPE_CHECKING:
-    from srl.algorithms.base import Policy
+    from srl.algorithms.base import Policy, Ranks
     from srl.algorithms.impala_learner import IMPALALearner
 
 
@@ -57,8 +57,8 @@ class IMPALA:
         check(self, value_loss=one_of("mse", "huber"), max_grad_norm=POSITIVE.or_none())
         check(self, epochs=COUNT, normalise_reward=FLAG)
 
-    def build(self, policy: Policy, seed: int = 0) -> IMPALALearner:
+    def build(self, policy: Policy, seed: int = 0, ranks: Ranks | None = None) -> IMPALALearner:
         """The learner of these settings for a policy; nothing in it is random, so the seed changes nothing."""
         from srl.algorithms.impala_learner import IMPALALearner
 
-        return IMPALALearner(self, policy)
+        return IMPALALearner(self, policy, ranks)

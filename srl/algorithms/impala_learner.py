@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from srl.algorithms import losses
-from srl.algorithms.base import Batch, Policy, Stats, Update, linear, mean_of, read_stats, require_rows
+from srl.algorithms.base import Batch, Policy, Ranks, Stats, Update, linear, mean_of, read_stats, require_rows
 from srl.algorithms.chunks import Chunks, joined, last_value, valid_observations
 from srl.algorithms.impala import IMPALA
 from srl.algorithms.returns import explained_variance, vtrace
@@ -25,11 +25,13 @@ from srl.algorithms.reward_scale import RewardScale
 class IMPALALearner:
     """Improves a policy by V-trace actor-critic."""
 
-    def __init__(self, settings: IMPALA, policy: Policy) -> None:
+    def __init__(self, settings: IMPALA, policy: Policy, ranks: Ranks | None = None) -> None:
         self.settings = settings
         self.policy = policy
-        self.update = Update(policy.module, settings.optimizer, settings.max_grad_norm)
-        self.reward_scale = RewardScale(settings.gamma) if settings.normalise_reward else None
+        self.ranks = ranks
+        self._moments = () if ranks is None else (ranks.moments,)
+        self.update = Update(policy.module, settings.optimizer, settings.max_grad_norm, ranks)
+        self.reward_scale = RewardScale(settings.gamma, *self._moments) if settings.normalise_reward else None
 
     def step(self, batch: Batch, progress: float) -> dict[str, float]:
         """Learn from one batch; progress is the part of the run that is over."""
@@ -44,8 +46,8 @@ class IMPALALearner:
         _, target = passes[-1]
         # Only now: the statistics rescale weights, which must not happen between a loss and its gradient,
         # and acting and learning on one batch must use the same normalisation.
-        self.policy.update_value_stats(target[batch["valid"]])
-        self.policy.observe(valid_observations(batch))
+        self.policy.update_value_stats(target[batch["valid"]], *self._moments)
+        self.policy.observe(valid_observations(batch), *self._moments)
         return mean_of(stats for stats, _ in passes) | {
             "learning_rate": learning_rate,
             "entropy_weight": entropy,
@@ -53,9 +55,9 @@ class IMPALALearner:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an exact continuation needs besides the policy's module."""
-        return {
-            "update": self.update.state_dict(),
+        """All that an exact continuation needs besides the policy's module; what all ranks share, only of rank 0."""
+        shared = {} if self.ranks and self.ranks.rank else {"update": self.update.state_dict()}
+        return shared | {
             "reward_scale": self.reward_scale.state_dict() if self.reward_scale else {},
         }
 
@@ -68,8 +70,7 @@ class IMPALALearner:
     def _pass(self, batch: Batch, learning_rate: float, entropy: float) -> tuple[dict[str, float], Tensor]:
         """One step of the weights on the whole batch; its stats and the value targets [T, B]."""
         stats, target = self._losses(batch, entropy)
-        grad_norm = self.update.step(stats["loss"], learning_rate)
-        updates = [{name: value.detach() for name, value in stats.items()} | {"grad_norm": grad_norm}]
+        updates = [self.update.step(stats, learning_rate)]
         return read_stats("IMPALA", updates, self.update.count, batch), target
 
     def _losses(self, batch: Batch, entropy_weight: float) -> tuple[Stats, Tensor]:
@@ -93,7 +94,8 @@ class IMPALALearner:
             "approx_kl": losses.masked_mean(losses.kl_estimate(log_rho), valid),
             "rho": losses.masked_mean(ratio.clamp(max=settings.rho_bar), valid),
             "clip_fraction": losses.masked_mean((ratio > settings.rho_bar).float(), valid),
-            "explained_variance": explained_variance(value.detach(), target, valid),
+            "explained_variance": explained_variance(value.detach(), target, valid, *self._moments),
+            **self.update.weight(log_rho, valid),
         }
         return stats, target
 

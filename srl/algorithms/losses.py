@@ -6,9 +6,14 @@ Must not know about policies, batches or optimizers.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
+
+if TYPE_CHECKING:
+    from srl.algorithms.base import Moments
 
 
 def masked(x: Tensor, valid: Tensor | None) -> Tensor:
@@ -21,9 +26,13 @@ def masked_mean(x: Tensor, valid: Tensor | None) -> Tensor:
     return x.mean() if valid is None else masked(x, valid).sum() / valid.sum().clamp(min=1)
 
 
-def normalised(x: Tensor, valid: Tensor) -> Tensor:
+def normalised(x: Tensor, valid: Tensor, moments: Moments | None = None) -> Tensor:
     """The tensor shifted and scaled to mean 0 and standard deviation 1 over the valid rows, 0 on the others."""
-    std, mean = torch.std_mean(x[valid], correction=0)
+    if moments is None:
+        std, mean = torch.std_mean(x[valid], correction=0)
+    else:
+        _, mean, var = moments(x[valid])
+        std, mean = var.sqrt().to(x), mean.to(x)
     return masked((x - mean) / (std + 1e-8), valid)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from srl.algorithms.checks import ABOVE_ONE, COUNT, FLAG, FRACTION, NOT_NEGATIVE, POSITIVE, check, one_of
 
 if TYPE_CHECKING:
-    from srl.algorithms.base import Policy
+    from srl.algorithms.base import Policy, Ranks
     from srl.algorithms.ppo_learner import PPOLearner
 
 
@@ -81,8 +81,8 @@ class PPO:
         check(self, epochs=COUNT, minibatches=COUNT, normalise_advantage=FLAG, normalise_reward=FLAG)
         check(self, compile=FLAG)
 
-    def build(self, policy: Policy, seed: int = 0) -> PPOLearner:
+    def build(self, policy: Policy, seed: int = 0, ranks: Ranks | None = None) -> PPOLearner:
         """The learner of these settings for a policy."""
         from srl.algorithms.ppo_learner import PPOLearner
 
-        return PPOLearner(self, policy, seed)
+        return PPOLearner(self, policy, seed, ranks)

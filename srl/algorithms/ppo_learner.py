@@ -17,22 +17,25 @@ import torch
 from torch import Tensor
 
 from srl.algorithms import losses
-from srl.algorithms.base import Batch, Policy, Stats, Update, linear, mean_of, read_stats, require_rows
+from srl.algorithms.base import Batch, Policy, Ranks, Stats, Update, linear, mean_of, read_stats, require_rows
 from srl.algorithms.chunks import Chunks, joined, last_value, valid_observations
 from srl.algorithms.compiled import CompiledStep
 from srl.algorithms.ppo import PPO
 from srl.algorithms.returns import explained_variance, gae, off_policy_gae
 from srl.algorithms.reward_scale import RewardScale
+from srl.errors import UserError
 
 
 class PPOLearner:
     """Improves a policy by proximal policy optimisation."""
 
-    def __init__(self, settings: PPO, policy: Policy, seed: int = 0) -> None:
+    def __init__(self, settings: PPO, policy: Policy, seed: int = 0, ranks: Ranks | None = None) -> None:
         self.settings = settings
         self.policy = policy
-        self.update = Update(policy.module, "adam", settings.max_grad_norm)
-        self.reward_scale = RewardScale(settings.gamma) if settings.normalise_reward else None
+        self.ranks = ranks
+        self._moments = () if ranks is None else (ranks.moments,)
+        self.update = Update(policy.module, "adam", settings.max_grad_norm, ranks)
+        self.reward_scale = RewardScale(settings.gamma, *self._moments) if settings.normalise_reward else None
         self.generator = torch.Generator().manual_seed(seed)
         self._gradient_step = CompiledStep(self._losses, self.update) if settings.compile else self._eager_step
 
@@ -41,7 +44,7 @@ class PPOLearner:
         settings = self.settings
         require_rows(batch)
         batch, advantage, target = self._targets(batch)
-        variance = explained_variance(batch["value"], target, batch["valid"])
+        variance = explained_variance(batch["value"], target, batch["valid"], *self._moments)
         chunks = self._chunks(batch, advantage, target)
         learning_rate = linear(settings.learning_rate, 0.0 if settings.anneal else None, progress)
         entropy = linear(settings.entropy, settings.entropy_end, progress)
@@ -51,7 +54,7 @@ class PPOLearner:
             if settings.target_kl is not None and epochs[-1]["approx_kl"] > settings.target_kl:
                 break
         # Only now: acting and learning on one batch must use the same normalisation.
-        self.policy.observe(valid_observations(batch))
+        self.policy.observe(valid_observations(batch), *self._moments)
         return mean_of(epochs) | {
             "approx_kl": epochs[-1]["approx_kl"],
             "explained_variance": variance.item(),
@@ -62,9 +65,9 @@ class PPOLearner:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an exact continuation needs besides the policy's module."""
-        return {
-            "update": self.update.state_dict(),
+        """All that an exact continuation needs besides the policy's module; what all ranks share, only of rank 0."""
+        shared = {} if self.ranks and self.ranks.rank else {"update": self.update.state_dict()}
+        return shared | {
             "generator": self.generator.get_state(),
             "reward_scale": self.reward_scale.state_dict() if self.reward_scale else {},
         }
@@ -95,10 +98,10 @@ class PPOLearner:
     def _chunks(self, batch: Batch, advantage: Tensor, target: Tensor) -> Chunks:
         """The batch ready for minibatches, with values in value units."""
         valid = batch["valid"]
-        self.policy.update_value_stats(target[valid])
+        self.policy.update_value_stats(target[valid], *self._moments)
         scale = self.policy.value_scale()
         if self.settings.normalise_advantage:
-            advantage = losses.normalised(advantage, valid)
+            advantage = losses.normalised(advantage, valid, *self._moments)
         return Chunks.cut(
             batch,
             log_prob=batch["log_prob"],
@@ -114,12 +117,13 @@ class PPOLearner:
         weight = torch.tensor(entropy)
         for part in chunks.minibatches(self.settings.minibatches, self.generator):
             updates.append(self._gradient_step(learning_rate, part.rows, part.state, scale, weight))
+        if self.ranks and len(updates) < self.settings.minibatches:
+            # The others wait for one more, and end with this one.
+            raise UserError(f"a trainer's part of a batch makes only {len(updates)} minibatches: ask for no more")
         return read_stats("PPO", updates, self.update.count, batch)
 
     def _eager_step(self, learning_rate: float, *args: Any) -> Stats:
-        stats = self._losses(*args)
-        grad_norm = self.update.step(stats["loss"], learning_rate)
-        return {name: value.detach() for name, value in stats.items()} | {"grad_norm": grad_norm}
+        return self.update.step(self._losses(*args), learning_rate)
 
     def _losses(self, rows: dict[str, Any], state: Any, scale: Tensor, entropy_weight: Tensor) -> Stats:
         """The loss of a minibatch, its parts, and how far the policy has moved from the one that acted."""
@@ -141,6 +145,7 @@ class PPOLearner:
             "entropy_loss": entropy_loss,
             "approx_kl": approx_kl,
             "clip_fraction": clip_fraction,
+            **self.update.weight(log_ratio, valid),
         }
 
     def _value_error(self, value: Tensor, rows: dict[str, Any]) -> Tensor:

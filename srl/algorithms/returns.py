@@ -11,8 +11,13 @@ before it across an episode's end or through an invalid row. Must not know about
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from srl.algorithms.base import Moments
 
 
 @torch.no_grad()
@@ -125,12 +130,15 @@ def discounted_returns(
 
 
 @torch.no_grad()
-def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+def explained_variance(value: Tensor, target: Tensor, valid: Tensor, moments: Moments | None = None) -> Tensor:
     """1 - Var(target - value) / Var(target) over the valid rows; 0 when the targets do not vary."""
     _check_shapes(None, value=value, target=target, valid=valid)
     target, value = target[valid], value[valid]
-    spread = target.var(correction=0)
-    return torch.where(spread > 0, 1.0 - (target - value).var(correction=0) / spread, 0.0)
+    if moments is None:
+        spread, rest = target.var(correction=0), (target - value).var(correction=0)
+    else:
+        spread, rest = moments(torch.stack([target, target - value], 1))[2].to(target)
+    return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
 
 
 def _next_values(value: Tensor, last_value: Tensor, terminated: Tensor) -> Tensor:

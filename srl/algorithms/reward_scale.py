@@ -7,12 +7,15 @@ in the same order (otherwise the statistics are only approximate, which the lear
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from srl.algorithms.returns import discounted_returns
+
+if TYPE_CHECKING:
+    from srl.algorithms.base import Moments
 
 LEAST_STD = 1e-4
 """Returns that vary less say nothing about the scale of rewards, which are then left alone."""
@@ -21,8 +24,9 @@ LEAST_STD = 1e-4
 class RewardScale:
     """Keeps the moments of the discounted return over a run and divides rewards by its standard deviation."""
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, moments: Moments | None = None) -> None:
         self.gamma = gamma
+        self._moments = moments
         self.count = 0
         self.mean = 0.0
         self.squares = 0.0
@@ -41,11 +45,19 @@ class RewardScale:
         """Merge the moments of x into the running ones (Chan et al., 1979), which loses no digits as count grows."""
         if len(x) == 0:
             return
-        count, mean = len(x), x.mean().item()
+        count, mean, squares = self._measured(x)
         total, shift = self.count + count, mean - self.mean
-        self.squares += (x - mean).square().sum().item() + shift**2 * self.count * count / total
+        self.squares += squares + shift**2 * self.count * count / total
         self.mean += shift * count / total
         self.count = total
+
+    def _measured(self, x: Tensor) -> tuple[int, float, float]:
+        """Count, mean and squared distances from it, of all ranks where there are several."""
+        if self._moments is None:
+            mean = x.mean().item()
+            return len(x), mean, (x - mean).square().sum().item()
+        count, mean, var = (number.item() for number in self._moments(x))
+        return int(count), mean, var * count
 
     def state_dict(self) -> dict[str, Any]:
         """The moments and the running returns."""

@@ -1,7 +1,7 @@
 """What a launcher promises: workers come to life, their messages arrive, and in the end nothing is left.
 
-A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error, and of a
-worker whose host cannot be reached for a while, silent and back.
+A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error, and
+silent and back of a worker whose host cannot be reached for a while.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from srl.experiment import Actors, Experiment, Init
 from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Site, Task
+from srl.launchers.ranks import go_on, meet, part_name
 from srl.params import file as checkpoints
-from srl.params.base import Board
 from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
 from srl.store import Store
@@ -34,12 +34,12 @@ from srl.streams.asked import ActServer, Source
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import Lane, ShmActClient, ShmAsked, ShmConsumer, ShmProducer
-from srl.tree import Layout, seen, spec_of
+from srl.tree import seen, spec_of
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
 from srl.workers.policy import PolicyWorker
-from srl.workers.relay import Relay
+from srl.workers.ranks import Alone, Ranks
 from srl.workers.trainer import Progress, Trainer
 
 # What torch's compiler says of torch's own past is nothing that a user could change.
@@ -56,8 +56,8 @@ def seed_of(experiment: Experiment, *words: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
 
 
-def device_of(name: str) -> torch.device:
-    """The device that a setting names; auto takes a GPU where there is one."""
+def device_of(name: str, rank: int | None = None) -> torch.device:
+    """The device that a setting names; auto takes a GPU where there is one, and each of several ranks another."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -66,6 +66,8 @@ def device_of(name: str) -> torch.device:
         raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda was asked for, but torch sees no GPU here; use --device cpu, or see srl doctor")
+    if name == "cuda" and rank is not None:
+        return torch.device("cuda", rank % torch.cuda.device_count())
     return device
 
 
@@ -130,7 +132,7 @@ class Builder:
         life: int = 0,
         epoch: int = 0,
         site: Site | None = None,
-        doors: Mapping[str, str] | None = None,
+        doors: Mapping[str, tuple[str, int]] | None = None,
         keys: Any = None,
     ) -> None:
         self._experiment = experiment
@@ -180,31 +182,42 @@ class Builder:
 
     def _trainer(self, task: Task, resources: Mapping[str, Any], link: Link) -> Trainer:
         trainers = self._experiment.trainers[task.group]
-        device = device_of(trainers.device)
+        device = device_of(trainers.device, task.index if trainers.count > 1 else None)
         policy = self._policy(trainers.policy, device)
-        learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
-        gate = self._gate(task, resources) if not self._site.alone else None
-        consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources, gate)
+        place = self._doors.get(f"ranks/{task.group}", ("", 0))
+        ranks = meet(self._experiment, task, resources, place, self._site.address, device, link)
+        # The first of several begins as a single one does.
+        seed = seed_of(self._experiment, "learner", task.group, *([task.index] if task.index else []))
+        learner = trainers.algorithm.build(policy, seed=seed, **({} if isinstance(ranks, Alone) else {"ranks": ranks}))
+        gate = None if self._site.alone else self._far.gate(task, resources)
+        consumer = self._consumer(trainers.train, task.index, self._shapes[trainers.policy], resources, gate)
         progress = Progress()
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
-            link.send({"kind": "warning", "text": _begin_with(init, policy.module)})
+            said = _begin_with(init, policy.module)
+            if task.index == 0:
+                link.send({"kind": "warning", "text": said})
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
             with checkpoint.fits():
-                training = checkpoint.training()
                 policy.module.load_state_dict(checkpoint.weights())
-                learner.load_state_dict(training["learner"])
-                progress = Progress.from_plain(training["progress"])
-                if "consumer" in training:
-                    consumer.restore(training["consumer"])
-                    torch.set_rng_state(training["random"])
+                progress = go_on(checkpoint, learner, consumer, ranks, link)
+        if isinstance(ranks, Ranks):
+            ranks.broadcast(policy.module.state_dict().values())
+
+        def save(weights: Any, meta: dict[str, Any], training: dict[str, Any]) -> str:
+            if task.index == 0:
+                return self._save(trainers.policy, weights, meta, training, "latest")
+            part = self._lanes(trainers.policy, meta["version"]) / part_name(task.index)
+            checkpoints.save_part(part, {name: training[name] for name in ("learner", "consumer", "random")})
+            return ""
+
         return Trainer(
             learner,
             policy.module.state_dict,
             consumer,
-            self._publisher(trainers.policy, resources, gate),
-            lambda weights, meta, training: self._save(trainers.policy, weights, meta, training, "latest"),
+            self._publisher(task, resources, gate, link),
+            save,
             link,
             stop=self._experiment.stop,
             log_every=self._experiment.log_every,
@@ -214,9 +227,15 @@ class Builder:
             device=device,
             progress=progress,
             keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
+            ranks=ranks,
         )
 
-    def _publisher(self, policy: str, resources: Mapping[str, Any], gate: Any) -> Any:
+    def _publisher(self, task: Task, resources: Mapping[str, Any], gate: Any, link: Link) -> Any:
+        """What a trainer does with new weights: the first of its group shows them to everyone."""
+        group, policy = task.group, self._experiment.trainers[task.group].policy
+        if task.index:
+            first_is_here = Task("trainer", group, 0) in self._site
+            return (lambda *_: None) if first_is_here else self._far.publisher(task, resources, link)
         board = Publisher(self._shapes[policy].params, resources[f"params/{policy}"])
         if gate is None:
             return board.publish
@@ -227,58 +246,27 @@ class Builder:
 
         return publish
 
-    def _gate(self, task: Task, resources: Mapping[str, Any]) -> Any:
-        """The trainer's end towards other hosts."""
+    @property
+    def _far(self) -> Any:
         # Here, because who stays on one host needs no ZeroMQ.
-        from srl.streams.far import TO_TRAINER, Gate, digest_of
-        from srl.wire import Served
+        from srl.launchers.far import Far
 
-        trainers = self._experiment.trainers[task.group]
-        stream, shapes = trainers.train, self._shapes[trainers.policy]
-        layout = plan.segments_of(self._experiment, stream, shapes).layout
-        actors = len(plan.train_actors(self._experiment, stream))
-        return Gate(
-            Served(resources[f"door/{task.name}"], self._keys, TO_TRAINER, layout.nbytes),
-            digest_of([layout.spec, shapes.params]),
-            resources[f"train/{stream}"],
-            layout.nbytes,
-            [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
-            resources[f"train/{stream}/full"],
-            Board(shapes.params, resources[f"params/{trainers.policy}"]),
-        )
+        return Far(self._experiment, self._shapes, self._site, self._doors, self._keys)
 
-    def _relay(self, task: Task, resources: Mapping[str, Any], link: Link) -> Relay:
-        """What a trainer is to the workers of this host, when it lives on another."""
-        from srl.streams.far import TO_HOST, Outpost, digest_of
-        from srl.wire import Called
+    def _relay(self, task: Task, resources: Mapping[str, Any], link: Link) -> Worker:
+        return self._far.relay(task, resources, link, self._life)
 
-        trainers = self._experiment.trainers[task.group]
-        stream, shapes = trainers.train, self._shapes[trainers.policy]
-        layout, params = plan.segments_of(self._experiment, stream, shapes).layout, shapes.params
+    def _consumer(self, stream: str, rank: int, shapes: Shapes, resources: Mapping[str, Any], gate: Any) -> ShmConsumer:
+        train, trainers = self._experiment.streams[stream], plan.trainers_of(self._experiment, stream)[1]
         actors = plan.train_actors(self._experiment, stream)
-        door, name = self._doors[f"door/trainer-{task.group}-0"], f"{task.name}/{self._epoch}"
-        outpost = Outpost(
-            Called([door], self._keys, TO_HOST, Layout(params).nbytes, name),
-            digest_of([layout.spec, params]),
-            resources.get(f"train/{stream}"),
-            layout.nbytes,
-            {lane.index: lane.actor for lane in plan.lanes_of(self._experiment, actors, self._site)},
-            {at: resources[f"train/{stream}/credits/{at}"] for at, one in enumerate(actors) if one in self._site},
-            resources.get(f"train/{stream}/full"),
-        )
-        return Relay([outpost], Board(params, resources[f"params/{trainers.policy}"]), link)
-
-    def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any], gate: Any) -> ShmConsumer:
-        train = self._experiment.streams[stream]
-        lanes = plan.lanes_of(self._experiment, plan.train_actors(self._experiment, stream))
-        actors = 1 + lanes[-1].actor
+        own = {actors.index(actor) for actor in plan.part_of(self._experiment, stream, rank)}
         return ShmConsumer(
             plan.segments_of(self._experiment, stream, shapes),
-            resources[f"train/{stream}"],
-            lanes,
-            gate.grants() if gate else [resources[f"train/{stream}/credits/{at}"] for at in range(actors)],
-            gate or resources[f"train/{stream}/full"],
-            batch=train.batch,
+            resources[f"train/{stream}/{rank}"],
+            [lane for lane in plan.lanes_of(self._experiment, actors) if lane.actor in own],
+            gate.grants() if gate else {at: resources[f"train/{stream}/credits/{at}"] for at in own},
+            gate or resources[f"train/{stream}/{rank}/full"],
+            batch=train.batch // trainers.count,
             max_lag=train.max_lag,
             late=train.late,
         )
@@ -337,9 +325,7 @@ class Builder:
             replies = {lane.actor: resources[f"act/{name}/replies/{lane.actor}"] for lane in near}
             sources.append(ShmAsked(shapes, near, block, requests, replies, self._epoch))
         if f"door/{task.name}" in resources:
-            from srl.streams.net import NetAsked
-
-            sources.append(NetAsked(shapes, lanes, resources[f"door/{task.name}"], self._keys, self._epoch))
+            sources.append(self._far.asked(task, lanes, resources, self._epoch))
         return sources
 
     def _lanes_by_memory(self, policy: str) -> list[Lane]:
@@ -368,11 +354,12 @@ class Builder:
         checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest") if goes_on else None
         rollouts = [self._rollout(actors, lane, checkpoint) for lane in train_lanes]
         act, act_lanes = self._act_client(task, actors, resources)
+        part = f"train/{stream}/{plan.rank_of(self._experiment, stream, task).index}"
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
-            resources[f"train/{stream}"],
+            resources[part],
             resources[f"train/{stream}/credits/{at}"],
-            resources[f"train/{stream}/full"],
+            resources[f"{part}/full"],
         )
 
         def keep(lane: int, version: int, rollout: Rollout) -> None:
@@ -426,10 +413,7 @@ class Builder:
             replies = resources[f"act/{name}/replies/{at}"]
             block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
             return ShmActClient(self._shapes[name], near, block, requests, replies, self._epoch), own
-        from srl.streams.net import NetActClient
-
-        doors = [self._doors[f"door/{worker.name}"] for worker in plan.policy_workers(self._experiment, name)]
-        return NetActClient(self._shapes[name], lanes, doors, self._keys, self._epoch), own
+        return self._far.asks(name, lanes, self._epoch), own
 
     def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
         actors = self._experiment.actors[task.group]

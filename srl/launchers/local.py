@@ -27,7 +27,7 @@ from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.base import Event, Look, WorkerFailed
 from srl.launchers.plan import Resource, Site, Task
-from srl.memory import Memory
+from srl.memory import Listener, Memory
 from srl.runs import Run
 from srl.streams.base import Shapes
 from srl.workers.beat import Beat, ages_of
@@ -86,7 +86,7 @@ class LocalLauncher:
         """Make all memory and channels, and have every worker started."""
         doors = self.prepare(experiment, shapes, run, resume=resume, site=Site())
         keys = None
-        if doors:
+        if any(policies.act == "net" for policies in experiment.policies.values()):
             from srl.wire import Keys
 
             keys = Keys.new()
@@ -96,15 +96,15 @@ class LocalLauncher:
 
     def prepare(
         self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool, site: Site
-    ) -> dict[str, str]:
+    ) -> dict[str, tuple[str, int]]:
         """Make all that the workers of a site need; the addresses of its doors by their names."""
         self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes, site)
         self._resources = plan.make_all(self._needs)
         self._order = plan.tasks_at(experiment, site)
         self._setting = {"experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume, "site": site}
-        return {need.name: getattr(self._resources[need.name], "address", "") for need in self._needs if need.door}
+        return {name: one.address for name, one in self._resources.items() if isinstance(one, Listener)}
 
-    def meet(self, doors: dict[str, str], keys: Any) -> None:
+    def meet(self, doors: dict[str, tuple[str, int]], keys: Any) -> None:
         """Workers that start from now on find those of other hosts behind these doors."""
         self._nursery.send_bytes(cloudpickle.dumps({"do": "prepare", **self._setting, "doors": doors, "keys": keys}))
 

@@ -2,7 +2,9 @@
 
     tasks      trainer-main-0   policy-main-0   actor-main-0   actor-main-1   evaluator-eval-0
     resources  params/main   act/main   act/main/requests   act/main/replies/0
-               train/main   train/main/full   train/main/credits/0   door/trainer-main-0
+               train/main/0   train/main/0/full   train/main/credits/0   ranks/main   door/trainer-main-0
+
+Trainers of one group are ranks. Each has its part of the stream: its own actors, slots and pipe of full segments.
 
 Where a run has several hosts, each has the resources of its own workers, and a relay for each trainer that lives
 elsewhere. Pure data, computed alike by whoever starts the workers and by each worker that is told only its task. No
@@ -13,20 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from srl.errors import UserError
-from srl.experiment import Experiment
-from srl.memory import Channel, Memory
+from srl.experiment import Experiment, Trainers
+from srl.memory import Channel, Listener, Memory
 from srl.params.base import params_bytes
 from srl.streams.base import Shapes
 from srl.streams.shm import CREDIT, FULL, LANE, Lane, Segments, act_bytes, slots_far
 
-if TYPE_CHECKING:
-    from srl.wire import Door
-
 Kind = Literal["trainer", "policy", "actor", "evaluator", "relay"]
-Resource: TypeAlias = "Memory | Channel | Door"
+Resource: TypeAlias = Memory | Channel | Listener
 BEATS = "beats"
 
 
@@ -79,12 +78,10 @@ class Need:
 
     def make(self, fds: list[int] | None = None) -> Resource:
         """The resource, new or attached to descriptors that came from elsewhere."""
-        if self.door:
-            from srl.wire import Door
-
-            return Door(self.door, fds)
         if self.record:
             return Channel(self.record, None if fds is None else (fds[0], fds[1]))
+        if self.door:
+            return Listener(self.door, None if fds is None else fds[0])
         return Memory(self.nbytes, None if fds is None else fds[0])
 
 
@@ -107,7 +104,7 @@ def make_all(needs: list[Need]) -> dict[str, Resource]:
 
 def tasks_of(experiment: Experiment) -> list[Task]:
     """Every worker of the experiment, in the order they are started."""
-    tasks = [Task("trainer", name, 0) for name in experiment.trainers]
+    tasks = [Task("trainer", name, rank) for name, group in experiment.trainers.items() for rank in range(group.count)]
     for name, policies in experiment.policies.items():
         if policies.act != "inline":
             tasks += [Task("policy", name, index) for index in range(policies.count)]
@@ -120,9 +117,18 @@ def tasks_of(experiment: Experiment) -> list[Task]:
 def tasks_at(experiment: Experiment, site: Site) -> list[Task]:
     """The workers that live here, relays last."""
     here = [task for task in tasks_of(experiment) if task in site]
-    away = [name for name, group in experiment.trainers.items() if Task("trainer", name, 0) not in site]
-    needed = {_policy_of(experiment, task) for task in here}
-    return here + [Task("relay", name, site.host) for name in away if experiment.trainers[name].policy in needed]
+    relays = [
+        Task("relay", name, site.host) for name in experiment.trainers if _is_relayed(experiment, name, here, site)
+    ]
+    return here + relays
+
+
+def _is_relayed(experiment: Experiment, group: str, here: list[Task], site: Site) -> bool:
+    """Whether anyone here needs the weights of a trainer elsewhere, or feeds one of its ranks there."""
+    trainers, away = experiment.trainers[group], ranks_away(experiment, group, site)
+    feeds = any(actor in site for rank in away for actor in part_of(experiment, trainers.train, rank.index))
+    needs = any(_policy_of(experiment, task) == trainers.policy for task in here)
+    return feeds or (needs and Task("trainer", group, 0) in away)
 
 
 def _policy_of(experiment: Experiment, task: Task) -> str:
@@ -148,6 +154,25 @@ def train_actors(experiment: Experiment, stream: str) -> list[Task]:
     return [task for task in tasks_of(experiment) if task.kind == "actor" and _actors(experiment, task).train == stream]
 
 
+def trainers_of(experiment: Experiment, stream: str) -> tuple[str, Trainers]:
+    """The group of trainers that learns from a stream, and its name."""
+    return next((name, group) for name, group in experiment.trainers.items() if group.train == stream)
+
+
+def part_of(experiment: Experiment, stream: str, rank: int) -> list[Task]:
+    """The actors that feed one rank: neighbours, and as many as each other rank has, or one more or less."""
+    actors, count = train_actors(experiment, stream), trainers_of(experiment, stream)[1].count
+    return actors[len(actors) * rank // count : len(actors) * (rank + 1) // count]
+
+
+def rank_of(experiment: Experiment, stream: str, actor: Task) -> Task:
+    """The trainer that an actor feeds."""
+    name, group = trainers_of(experiment, stream)
+    return next(
+        Task("trainer", name, rank) for rank in range(group.count) if actor in part_of(experiment, stream, rank)
+    )
+
+
 def _actors(experiment: Experiment, task: Task):
     return experiment.actors[task.group]
 
@@ -170,18 +195,19 @@ def segments_of(experiment: Experiment, stream: str, shapes: Shapes) -> Segments
 
 def by_memory(experiment: Experiment, policy: str, site: Site) -> list[Task]:
     """The actors here that ask policy workers here, over shared memory; the others ask over the network."""
-    if experiment.policies[policy].act != "shm" or not any(
-        task in site for task in policy_workers(experiment, policy)
-    ):
+    if experiment.policies[policy].act != "shm" or not any(task in site for task in policy_workers(experiment, policy)):
         return []
     return [task for task in act_actors(experiment, policy) if task in site]
 
 
-def door_of(experiment: Experiment, task: Task, site: Site) -> Need | None:
-    """The door of a worker that others knock at."""
+def _doors(experiment: Experiment, task: Task, site: Site) -> list[Need]:
+    """Where a worker is heard by those of other hosts; where ranks meet."""
     asked = task.kind == "policy" and experiment.policies[task.group].act == "net"
     far = not site.alone and task.kind in ("policy", "trainer")
-    return Need(f"door/{task.name}", door=site.address) if asked or far else None
+    names = [f"door/{task.name}"] if asked or far else []
+    if task.kind == "trainer" and task.index == 0 and experiment.trainers[task.group].count > 1:
+        names.append(f"ranks/{task.group}")
+    return [Need(name, door=site.address) for name in names]
 
 
 def needs_of(experiment: Experiment, shapes: Mapping[str, Shapes], site: Site | None = None) -> list[Need]:
@@ -194,9 +220,11 @@ def needs_of(experiment: Experiment, shapes: Mapping[str, Shapes], site: Site | 
             needs.append(Need(f"params/{name}", nbytes=params_bytes(shapes[name].params)))
             needs += _act_needs(experiment, name, shapes[name], site)
     for task in tasks:
-        if task.kind in ("trainer", "relay"):
-            needs += _train_needs(experiment, task, shapes[_policy_of(experiment, task)], site)
-        needs += [need for need in [door_of(experiment, task, site)] if need]
+        if task.kind == "trainer":
+            needs += _part_needs(experiment, task, shapes[_policy_of(experiment, task)])
+        if task.kind == "relay":
+            needs += _relay_needs(experiment, task, shapes[_policy_of(experiment, task)], site)
+        needs += _doors(experiment, task, site)
     return needs
 
 
@@ -210,22 +238,36 @@ def _act_needs(experiment: Experiment, name: str, shapes: Shapes, site: Site) ->
     return needs + [Need(f"act/{name}/replies/{actors.index(task)}", record=LANE) for task in near]
 
 
-def _train_needs(experiment: Experiment, task: Task, shapes: Shapes, site: Site) -> list[Need]:
-    """What carries segments to a trainer that lives here, or to the relay of one that does not."""
-    stream = experiment.trainers[task.group].train
-    actors, slots = train_actors(experiment, stream), experiment.streams[stream].slots
-    if task.kind == "relay":
-        here = lanes_of(experiment, actors, site)
-        slots = slots_far(len(here), len(lanes_of(experiment, actors)), slots)
-        if not here:
-            return []
+def _part_needs(experiment: Experiment, task: Task, shapes: Shapes) -> list[Need]:
+    """What brings segments to a trainer: its part of the stream, with the credits of its actors wherever they are."""
+    group = experiment.trainers[task.group]
+    slots = experiment.streams[group.train].slots // group.count
+    return _stream_needs(experiment, task, slots, part_of(experiment, group.train, task.index), shapes)
+
+
+def _relay_needs(experiment: Experiment, task: Task, shapes: Shapes, site: Site) -> list[Need]:
+    """The same, for the part of each rank on another host that actors here feed."""
+    group, needs = experiment.trainers[task.group], list[Need]()
+    for rank in ranks_away(experiment, task.group, site):
+        actors = part_of(experiment, group.train, rank.index)
+        here = [actor for actor in actors if actor in site]
+        slots = experiment.streams[group.train].slots // group.count
+        far = slots_far(len(lanes_of(experiment, here)), len(lanes_of(experiment, actors)), slots)
+        needs += _stream_needs(experiment, rank, far, here, shapes) if here else []
+    return needs
+
+
+def ranks_away(experiment: Experiment, group: str, site: Site) -> list[Task]:
+    """The trainers of a group that live on other hosts."""
+    return [task for task in tasks_of(experiment) if (task.kind, task.group) == ("trainer", group) and task not in site]
+
+
+def _stream_needs(experiment: Experiment, rank: Task, slots: int, actors: list[Task], shapes: Shapes) -> list[Need]:
+    stream = experiment.trainers[rank.group].train
+    part, everyone = f"train/{stream}/{rank.index}", train_actors(experiment, stream)
     nbytes = slots * segments_of(experiment, stream, shapes).layout.nbytes
-    needs = [Need(f"train/{stream}", nbytes=nbytes), Need(f"train/{stream}/full", record=FULL)]
-    return needs + [
-        Need(f"train/{stream}/credits/{at}", record=CREDIT)
-        for at, actor in enumerate(actors)
-        if task.kind == "trainer" or actor in site
-    ]
+    needs = [Need(part, nbytes=nbytes), Need(f"{part}/full", record=FULL)]
+    return needs + [Need(f"train/{stream}/credits/{everyone.index(actor)}", record=CREDIT) for actor in actors]
 
 
 def needed_by(task: Task, experiment: Experiment, needs: list[Need]) -> list[Need]:
@@ -239,18 +281,22 @@ def _matches(name: str, want: str) -> bool:
 
 
 def _edges(task: Task, experiment: Experiment) -> list[str]:
-    if task.kind in ("trainer", "relay"):
+    if task.kind == "relay":
         stream = f"train/{experiment.trainers[task.group].train}"
-        return [stream, f"{stream}/*"]
+        return [f"{stream}/*"]
+    if task.kind == "trainer":
+        stream = experiment.trainers[task.group].train
+        actors, part = train_actors(experiment, stream), f"train/{stream}/{task.index}"
+        lent = [f"train/{stream}/credits/{actors.index(at)}" for at in part_of(experiment, stream, task.index)]
+        return [part, f"{part}/full", f"ranks/{task.group}", *lent]
     if task.kind == "policy":
         return [f"act/{task.group}", f"act/{task.group}/*"]
     if task.kind == "evaluator":
         return []
     actors = _actors(experiment, task)
-    act, train = f"act/{actors.policy}", f"train/{actors.train}"
+    act, stream = f"act/{actors.policy}", actors.train or ""
     act_at = act_actors(experiment, actors.policy).index(task)
-    train_at = train_actors(experiment, actors.train or "").index(task)
-    return [
-        *(act, f"{act}/requests", f"{act}/replies/{act_at}"),
-        *(train, f"{train}/full", f"{train}/credits/{train_at}"),
-    ]
+    train_at = train_actors(experiment, stream).index(task)
+    part = f"train/{stream}/{rank_of(experiment, stream, task).index}"
+    lent = f"train/{stream}/credits/{train_at}"
+    return [act, f"{act}/requests", f"{act}/replies/{act_at}", part, f"{part}/full", lent]

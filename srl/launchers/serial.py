@@ -60,6 +60,8 @@ class SerialLauncher:
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy."""
+        if any(trainers.count > 1 for trainers in experiment.trainers.values()):
+            raise UserError("trainers in one thread cannot wait for each other; use --launcher local, or one trainer")
         return describe(experiment)
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:

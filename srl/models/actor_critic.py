@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from srl.models import config
-from srl.models.base import Evaluation
+from srl.models.base import Evaluation, Moments
 from srl.models.encoders import build_encoder
 from srl.models.heads import ActionHead, Joint
-from srl.models.normalise import ObservationNormaliser, PopArtHead, ValueHead
+from srl.models.normalise import ObservationNormaliser, PopArtHead, ValueHead, moments_here
 from srl.models.outline import state_of
 from srl.models.trees import merge_time, to_numpy, to_torch
 from srl.tree import Array, SpecTree, leaves, name_of, tree_map
@@ -150,14 +150,14 @@ class ActorCriticPolicy:
         """Size of a typical value, 1 without PopArt."""
         return self.module.value_head.scale
 
-    def update_value_stats(self, targets: Tensor) -> None:
+    def update_value_stats(self, targets: Tensor, moments: Moments = moments_here) -> None:
         """Adapt PopArt, when it is on, to new targets; no value changes."""
-        self.module.value_head.update(targets)
+        self.module.value_head.update(targets, moments)
 
-    def observe(self, obs: Any) -> None:
+    def observe(self, obs: Any, moments: Moments = moments_here) -> None:
         """Take observations [N, ...] into the normaliser, when it is on."""
         if self.module.normaliser is not None:
-            self.module.normaliser.update(obs)
+            self.module.normaliser.update(obs, moments)
 
     def _to_device(self, tree: Any) -> Any:
         if self.device.type == "cpu":

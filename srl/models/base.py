@@ -8,12 +8,16 @@ This module must not know how any policy is made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from srl.tree import SpecTree
+
+Moments: TypeAlias = Callable[[Tensor], tuple[Any, Tensor, Tensor]]
+"""Count, mean and variance of rows; where trainers share their statistics, of the rows of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,13 @@ class Policy(Protocol):
         """Size of a typical value: what value losses are divided by; 1 when it is not adaptive."""
         ...
 
-    def update_value_stats(self, targets: Tensor) -> None:
-        """Adapt the value's scale to new targets without changing any value; does nothing when it is not adaptive."""
+    def update_value_stats(self, targets: Tensor, moments: Moments = ...) -> None:
+        """Adapt the value's scale to new targets without changing any value; does nothing when it is not adaptive.
+
+        `moments` measures the targets of all trainers, and is only given where there are several; so in `observe`.
+        """
         ...
 
-    def observe(self, obs: Any) -> None:
+    def observe(self, obs: Any, moments: Moments = ...) -> None:
         """Take observations [N, ...] into the running statistics, where there are any; called after an update."""
         ...

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from srl.models import config
+from srl.models.base import Moments
 from srl.models.encoders import orthogonal
 from srl.models.outline import FLOATS
 from srl.models.trees import at
@@ -26,6 +27,11 @@ CLIP = 10.0
 
 EPSILON = 1e-8
 """Keeps a constant observation from being divided by zero."""
+
+
+def moments_here(rows: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Those of these rows alone."""
+    return len(rows), rows.mean(0), rows.var(0, correction=0)
 
 
 class RunningMoments(nn.Module):
@@ -42,14 +48,12 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, rows: Tensor, name: str) -> None:
+    def update(self, rows: Tensor, name: str, moments: Moments = moments_here) -> None:
         """Take rows [N, *shape] in; raises FloatingPointError, with the name, rather than keep what is not finite."""
         rows = rows.double()
-        n = len(rows)
-        if n == 0:
+        if len(rows) == 0:
             return
-        mean = rows.mean(0)
-        var = rows.var(0, correction=0)
+        n, mean, var = moments(rows)
         if not (mean.isfinite().all() and var.isfinite().all()):
             raise FloatingPointError(f"the observation {name!r} is not finite, so it cannot be normalised")
         total = self.count + n
@@ -78,11 +82,11 @@ class ObservationNormaliser(nn.Module):
         )
         self.spec = obs_spec
 
-    def update(self, obs: Any) -> None:
+    def update(self, obs: Any, moments: Moments = moments_here) -> None:
         """Take observations [N, ...] into the statistics."""
         for (path, _), part in zip(leaves(self.spec), self.parts, strict=True):
             if isinstance(part, RunningMoments):
-                part.update(at(obs, path), name_of(path))
+                part.update(at(obs, path), name_of(path), moments)
 
     def forward(self, obs: Any) -> Any:
         """The same tree, its float leaves normalised."""
@@ -108,7 +112,7 @@ class ValueHead(nn.Module):
         """Values [N] in the units of the reward."""
         return self.linear(features).squeeze(-1)
 
-    def update(self, targets: Tensor) -> None:
+    def update(self, targets: Tensor, moments: Moments = moments_here) -> None:
         """There are no statistics to adapt."""
 
 
@@ -140,15 +144,16 @@ class PopArtHead(nn.Module):
         return self.linear(features).squeeze(-1) * self.scale + self.mean.float()
 
     @torch.no_grad()
-    def update(self, targets: Tensor) -> None:
+    def update(self, targets: Tensor, moments: Moments = moments_here) -> None:
         """Move the statistics towards those of the targets and rewrite the layer so that no value changes."""
-        targets = targets.double()
+        targets = targets.flatten().double()
         if targets.numel() == 0:
             return
         if not targets.isfinite().all():
             raise FloatingPointError("the targets of the value are not finite")
         old_scale, old_mean = self.scale.double(), self.mean.clone()
-        self._move(targets.mean(), targets.var(correction=0))
+        _, mean, var = moments(targets)
+        self._move(mean, var)
         scale = self.scale.double()
         self.linear.weight.mul_(old_scale / scale)
         self.linear.bias.copy_((self.linear.bias * old_scale + old_mean - self.mean) / scale)

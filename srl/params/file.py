@@ -30,7 +30,7 @@ import safetensors.torch
 import torch
 
 from srl.errors import UserError
-from srl.files import contents
+from srl.files import contents, write_atomically
 from srl.params.checksum import BEST, FORMAT, LANES, META, SUMS, TRAINING, WEIGHTS, find, in_order, steps_of, sums_of
 from srl.tree import Spec, leaves
 
@@ -46,9 +46,9 @@ class Checkpoint:
         """The tensors that act."""
         return self._read(WEIGHTS, safetensors.torch.load)
 
-    def training(self) -> dict[str, Any]:
-        """The state that training continues from."""
-        return self._read(TRAINING, lambda data: torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
+    def training(self, part: str = TRAINING) -> dict[str, Any]:
+        """The state that training continues from; by its name, that of one rank."""
+        return self._read(part, lambda data: torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
 
     @contextlib.contextmanager
     def fits(self) -> Generator[None]:
@@ -100,9 +100,7 @@ def save(
         META: msgspec.json.encode({"format": FORMAT, **meta}),
     }
     if training is not None:
-        buffer = io.BytesIO()
-        torch.save(training, buffer)
-        files[TRAINING] = buffer.getbuffer()
+        files[TRAINING] = _to_bytes(training)
         if lanes is not None and lanes.is_dir():
             files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
     try:
@@ -113,6 +111,23 @@ def save(
         shutil.rmtree(folder / f".{link}", ignore_errors=True)
         raise UserError(f"cannot save a checkpoint in {folder}: {error.strerror}; older ones are intact") from error
     return final
+
+
+def save_part(path: Path, training: dict[str, Any]) -> None:
+    """Write what one rank adds to a checkpoint, in the folder of lanes that becomes part of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, _to_bytes(training))
+    except OSError as error:
+        raise UserError(
+            f"cannot save a checkpoint in {path.parent}: {error.strerror}; older ones are intact"
+        ) from error
+
+
+def _to_bytes(training: dict[str, Any]) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(training, buffer)
+    return buffer.getbuffer()
 
 
 def _write(partial: Path, files: dict[str, bytes | memoryview], final: Path) -> None:

@@ -11,6 +11,7 @@ Nothing here waits: an edge says what there is now, and `fds()` names what the k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,6 +99,48 @@ class Producer(Protocol):
 
     def fds(self) -> list[int]:
         """Descriptors that become readable when a credit may be here."""
+        ...
+
+
+class Consumer(Protocol):
+    """A trainer's end of a train stream."""
+
+    dropped: int
+
+    def take(self, version: int) -> list[Slot] | None:
+        """A batch for the update of this version."""
+        ...
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """Give the slots of a batch back."""
+        ...
+
+    def grant(self, version: int, *, mark: bool = False) -> None:
+        """Lend every free slot to a lane; with a mark, lanes first keep how they stand."""
+        ...
+
+    def noted(self, version: int) -> bool:
+        """Whether all lanes have, that were to."""
+        ...
+
+    def reclaim(self, actor: int, version: int) -> None:
+        """Take back what an actor that is gone was lent, and lend it nothing more."""
+        ...
+
+    def join(self, actor: int, version: int) -> None:
+        """Lend to an actor that is there again."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What decides who is lent the next slots."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with a state; nothing may be lent yet."""
+        ...
+
+    def fds(self) -> list[int]:
+        """Readable when a full segment is here."""
         ...
 
 

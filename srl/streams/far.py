@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +103,7 @@ class Gate:
         digest: bytes,
         memory: Memory,
         nbytes: int,
-        granted: Sequence[Channel],
+        granted: Mapping[int, Channel],
         full: Channel,
         board: Board | None,
     ) -> None:
@@ -122,9 +122,9 @@ class Gate:
         self.received = 0
         """Segments that came over the network."""
 
-    def grants(self) -> list[_Grants]:
+    def grants(self) -> dict[int, _Grants]:
         """What lends slots to each actor, wherever it is."""
-        return [_Grants(self, at) for at in range(len(self._credits))]
+        return {at: _Grants(self, at) for at in self._credits}
 
     def lend(self, actor: int, record: tuple[int, ...]) -> None:
         """Give an actor a credit."""
@@ -180,7 +180,7 @@ class Gate:
 
     def _greet(self, name: bytes, hello: Hello) -> None:
         """A host comes, or says that it is still there; tell it all that its actors are lent."""
-        if hello.digest != self._digest or any(not 0 <= at < len(self._credits) for at in hello.actors):
+        if hello.digest != self._digest or not self._credits.keys() >= set(hello.actors):
             self._wire.refused += 1
             self._wire.send(name, Refused("its segments are not those of this trainer"))
             return

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
+from srl.memory import Listener
 from srl.streams.base import Shapes, reply_spec, request_spec
 from srl.streams.shm import Lane
 from srl.tree import Layout, copy_into
-from srl.wire import Called, Door, Keys, Served
+from srl.wire import Address, Called, Keys, Served
 
 AGAIN_SECONDS = 10.0
 """After so long without a reply a request is asked again."""
@@ -58,7 +59,7 @@ class NetActClient:
     """An actor's end of the act edge."""
 
     def __init__(
-        self, shapes: Shapes, lanes: Sequence[Lane], addresses: Sequence[str], keys: Keys, epoch: int = 0
+        self, shapes: Shapes, lanes: Sequence[Lane], addresses: Sequence[Address], keys: Keys, epoch: int = 0
     ) -> None:
         self._lanes: dict[int, _Asked] = {}
         for lane in lanes:
@@ -125,7 +126,7 @@ class NetActClient:
             if asked.waits:
                 self._ask(lane)
 
-    def knock_at(self, addresses: Sequence[str]) -> None:
+    def knock_at(self, addresses: Sequence[Address]) -> None:
         """From now on ask the policy workers behind these doors."""
         self._wire.knock_at(addresses)
 
@@ -141,7 +142,7 @@ class NetActClient:
 class NetAsked:
     """The requests that come over the network; a source of an `ActServer`."""
 
-    def __init__(self, shapes: Shapes, lanes: Sequence[Lane], door: Door, keys: Keys, epoch: int = 0) -> None:
+    def __init__(self, shapes: Shapes, lanes: Sequence[Lane], door: Listener, keys: Keys, epoch: int = 0) -> None:
         self._requests = {lane.index: Layout(request_spec(shapes, lane.rows)) for lane in lanes}
         self._replies = {lane.index: Layout(reply_spec(shapes, lane.rows)) for lane in lanes}
         largest = max(layout.nbytes for layout in self._requests.values())

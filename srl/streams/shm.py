@@ -234,7 +234,8 @@ class ShmConsumer:
     version g + max_lag. With `late="wait"` a batch of the oldest full segments is taken only if all that would be left,
     full or not, can still be taken in time; otherwise the trainer waits for the older ones. With `late="drop"` it never
     waits for those: what comes too old is left out. A credit goes to the lane that has fewest, then to the one served
-    longest ago: fast lanes get more, and a synchronous run always the same.
+    longest ago: fast lanes get more, and a synchronous run always the same. The lanes may be those of a part
+    of the stream's actors.
     """
 
     def __init__(
@@ -242,14 +243,14 @@ class ShmConsumer:
         segments: Segments,
         memory: Memory,
         lanes: Sequence[Lane],
-        grants: Sequence[Grants],
+        grants: Sequence[Grants] | Mapping[int, Grants],
         full: Arrivals,
         *,
         batch: int,
         max_lag: int,
         late: str = "wait",
     ) -> None:
-        self._lanes = lanes
+        self._lanes = {lane.index: lane for lane in lanes}
         self._grants = grants
         self._full = full
         self._batch = batch
@@ -260,8 +261,8 @@ class ShmConsumer:
         self._free = list(range(slots))
         self._out: dict[int, Slot] = {}
         self._ready: dict[int, Slot] = {}
-        self._held = [0] * len(lanes)
-        self._served = [-1] * len(lanes)
+        self._held = dict.fromkeys(self._lanes, 0)
+        self._served = dict.fromkeys(self._lanes, -1)
         self._ticket = 0
         self._unnoted: set[int] = set()
         self._absent: set[int] = set()
@@ -273,7 +274,7 @@ class ShmConsumer:
         With a mark, each lane first keeps how it stands, and notes that it has.
         """
         self._unnoted = set()
-        present = [at for at, lane in enumerate(self._lanes) if lane.actor not in self._absent]
+        present = [at for at, lane in self._lanes.items() if lane.actor not in self._absent]
         for slot in self._free if present else ():
             lane = min(present, key=lambda at: (self._held[at], self._served[at], at))
             marked = mark and lane not in self._unnoted
@@ -309,12 +310,12 @@ class ShmConsumer:
 
     def state(self) -> dict[str, Any]:
         """What decides who is lent the next slots."""
-        return {"ticket": self._ticket, "served": list(self._served)}
+        return {"ticket": self._ticket, "served": list(self._served.values())}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on with a state; nothing may be lent yet."""
         if len(state["served"]) == len(self._served):
-            self._ticket, self._served = state["ticket"], list(state["served"])
+            self._ticket, self._served = state["ticket"], dict(zip(self._lanes, state["served"], strict=True))
 
     def take(self, version: int) -> list[Slot] | None:
         """A batch for the update of this version, oldest ticket first; None while segments are missing."""

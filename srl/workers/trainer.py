@@ -5,14 +5,15 @@
                              credits, stats, checkpoints
 
 It alone counts: steps, episodes, versions, lag, and when the run is finished, so that what a seed decides does not
-depend on when anyone looked.
+depend on when anyone looked. Several trainers of a policy are ranks: each has its part of every batch, an update begins
+when all have theirs, all count the same, and rank 0 publishes, reports, writes checkpoints and decides the end.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,52 +22,16 @@ import torch
 
 from srl.errors import UserError
 from srl.metrics import Clock
-from srl.streams.base import Slot, counted
+from srl.streams.base import Consumer, Slot
 from srl.workers.base import Link
 from srl.workers.loader import Loader
+from srl.workers.ranks import Alone, Ranks, Vote
+from srl.workers.tally import EPISODES_IN_MEAN, Lags, Tallies, newest_of, tallies_of, tally_of
 
-EPISODES_IN_MEAN = 100
-"""Episodes over which the reward of a run is averaged."""
 DUE_SECONDS = 4.0
 """A checkpoint waits so long for the lanes to keep how they stand, and the end of a run for the update under way."""
-
-
-class Consumer(Protocol):
-    """A trainer's end of a train stream."""
-
-    dropped: int
-
-    def take(self, version: int) -> list[Slot] | None:
-        """A batch for the update of this version."""
-        ...
-
-    def release(self, slots: Sequence[Slot]) -> None:
-        """Give the slots of a batch back."""
-        ...
-
-    def grant(self, version: int, *, mark: bool = False) -> None:
-        """Lend every free slot to a lane; with a mark, lanes first keep how they stand."""
-        ...
-
-    def noted(self, version: int) -> bool:
-        """Whether all lanes have, that were to."""
-        ...
-
-    def reclaim(self, actor: int, version: int) -> None:
-        """Take back what a dead actor was lent."""
-        ...
-
-    def join(self, actor: int, version: int) -> None:
-        """Lend to an actor that is there again."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What decides who is lent the next slots."""
-        ...
-
-    def fds(self) -> list[int]:
-        """Readable when a full segment is here."""
-        ...
+GO_ON, CHECKPOINT, LAST = range(3)
+"""What rank 0 says after an update."""
 
 
 class Stop(Protocol):
@@ -150,6 +115,7 @@ class Trainer:
         device: torch.device,
         progress: Progress,
         keep_lanes: bool,
+        ranks: Ranks | Alone,
     ) -> None:
         self.clock = Clock()
         self._learner = learner
@@ -167,37 +133,73 @@ class Trainer:
         self._loader = Loader(device)
         self._ahead: list[Slot] | None = None
         self._stats: dict[str, float] = {}
-        self._lags: list[int] = []
-        self._lag_sum = self._lag_count = self._lag_max = 0
+        self._lags, self._all_lags = Lags(), Lags()
+        self._dropped = 0
         self._finished = False
+        self._ranks = ranks
+        self._vote: Vote | None = None
+        self._slots: list[Slot] = []
         self._keep_lanes = keep_lanes
         self._due: Due | None = None
         self._asked: Due | None = None
         self.progress = progress
         self._started = time.monotonic() - self.progress.seconds
         self._publish(self.progress.version, self.progress.steps, weights())
+        # A credit may only be used with weights that are there.
+        ranks.told(GO_ON)
         consumer.grant(self.progress.version)
 
     def step(self) -> bool:
         """One update, if a batch is here, or a checkpoint that is due."""
         if self._due is not None:
             return self._checkpoint_due(self._due)
-        if self._finished:
-            # Others may still want the last weights.
-            self._consumer.noted(self.progress.version)
+        if self._vote is None and not self._has_something_to_say():
             return False
-        slots = self._ahead or self._consumer.take(self.progress.version)
-        if slots is None:
-            return self._finish_unasked()
+        rows = self._heard()
+        if rows is None:
+            return False
+        tallies = tallies_of(rows)
+        if self._asked is None and tallies["asked"].any():
+            self._asked = Due("interrupted")
+        if tallies["ready"].all():
+            self._update(tallies)
+        else:
+            # A batch that would have made the end exact does not come.
+            self._due, self._asked = self._asked, None
+        return True
+
+    def _has_something_to_say(self) -> bool:
+        """Tell the other ranks that a batch is here, or that the end cannot wait for one."""
+        version, asked = self.progress.version, self._asked
+        if self._finished:
+            # What comes now is taken in, so that it wakes nobody again and again.
+            self._consumer.noted(version)
+            return False
+        slots = self._ahead or self._consumer.take(version)
+        if slots is None and not (asked and asked.overdue):
+            return False
+        tally = tally_of(slots, version, asked=asked is not None, dropped=self._consumer.dropped)
+        self._slots, self._vote = slots or [], self._ranks.gather(tally)
+        return True
+
+    def _heard(self) -> np.ndarray[Any, Any] | None:
+        """What all ranks have said; None while some have not."""
+        rows = self._vote.result() if self._vote else None
+        if rows is None:
+            self._consumer.noted(self.progress.version)
+        else:
+            self._vote = None
+        return rows
+
+    def _update(self, tallies: Tallies) -> None:
         before = self.progress.steps
-        batch = self._load(slots)
+        batch = self._load(self._slots)
         self._load_ahead()
-        progress = min(1.0, self.progress.steps / self._stop.steps) if self._stop.steps else 0.0
-        self.progress.steps += int(batch["valid"].sum())
+        progress = min(1.0, before / self._stop.steps) if self._stop.steps else 0.0
+        self._count(tallies)
         self._stats = self._numbers(self._learner.step(batch, progress))
         self.clock.lap("train")
         self._after_update(before)
-        return True
 
     def _numbers(self, stats: Any) -> dict[str, float]:
         try:
@@ -209,8 +211,6 @@ class Trainer:
     def _load(self, slots: list[Slot]) -> dict[str, Any]:
         batch = self._loader.load(slots)
         self._ahead = None
-        for slot in slots:
-            self._count(slot.segment)
         self._consumer.release(slots)
         self.clock.lap("load")
         return batch
@@ -222,16 +222,14 @@ class Trainer:
             if self._ahead:
                 self._loader.begin(self._ahead)
 
-    def _count(self, segment: dict[str, Any]) -> None:
-        lag = self.progress.version - int(segment["version"].min())
-        self._lags.append(lag)
-        _, over = counted(segment)
-        # Episodes of environments that broke have no length and do not count.
-        over = over & (segment["episode_length"] > 0)
-        if over.any():
-            self.progress.returns.extend(segment["episode_return"][over].tolist())
-            self.progress.lengths.extend(segment["episode_length"][over].tolist())
-            self.progress.episodes += int(over.sum())
+    def _count(self, tallies: Tallies) -> None:
+        self._lags.add(tallies)
+        self._all_lags.add(tallies)
+        self._dropped = int(tallies["dropped"].sum())
+        self.progress.steps += int(tallies["steps"].sum())
+        self.progress.episodes += int(tallies["episodes"].sum())
+        self.progress.returns.extend(newest_of(tallies, "returns"))
+        self.progress.lengths.extend(map(int, newest_of(tallies, "lengths")))
 
     def _after_update(self, before: int) -> None:
         progress = self.progress
@@ -242,9 +240,12 @@ class Trainer:
             progress.best = reward if progress.best is None else max(progress.best, reward)
         reason = self._reason_to_stop()
         late = time.monotonic() > self._saved_at + self._checkpoint_seconds
-        if reason or late or _crossed(before, progress.steps, self._checkpoint_every):
-            self._due = Due(reason)
+        due = late or _crossed(before, progress.steps, self._checkpoint_every)
         self._publish(progress.version, progress.steps, self._weights())
+        # Clocks differ, so rank 0 decides; and only now may anyone lend what is to be acted with these weights.
+        word = self._ranks.told(LAST if reason else CHECKPOINT if due else GO_ON)
+        if word != GO_ON:
+            self._due = Due((reason or "") if word == LAST else None)
         self._consumer.grant(progress.version, mark=self._due is not None and self._keep_lanes)
         self.clock.lap("publish")
         if reason or _crossed(before, progress.steps, self._log_every):
@@ -262,31 +263,42 @@ class Trainer:
         return self._asked.reason if self._asked else None
 
     def _report(self) -> None:
-        progress = self.progress
-        self._lag_sum += sum(self._lags)
-        self._lag_count += len(self._lags)
-        self._lag_max = max(self._lag_max, *self._lags)
+        progress, lags = self.progress, self._lags
+        self._lags = Lags()
         row: dict[str, Any] = {
             "time/total_timesteps": progress.steps,
             "time/seconds": round(progress.seconds, 3),
             "rollout/episodes": progress.episodes,
             "train/version": progress.version,
-            "lag/mean": sum(self._lags) / len(self._lags),
-            "lag/max": max(self._lags),
-            "lag/dropped": self._consumer.dropped,
+            "lag/mean": lags.mean,
+            "lag/max": lags.max,
+            "lag/dropped": self._dropped,
             **{f"train/{name}": value for name, value in self._stats.items()},
         }
         if progress.returns:
             row["rollout/ep_rew_mean"] = progress.reward
             row["rollout/ep_len_mean"] = float(np.mean(progress.lengths))
-        self._lags = []
-        self._link.send({"kind": "progress", "row": row, "best": progress.best})
+        if self._ranks.rank == 0:
+            self._link.send({"kind": "progress", "row": row, "best": progress.best})
 
     def _checkpoint_due(self, due: Due) -> bool:
         """Write the checkpoint, once every lane has kept how it stands, or does not answer."""
-        if not self._consumer.noted(self.progress.version) and not due.overdue:
+        if self._vote is None:
+            if not self._consumer.noted(self.progress.version) and not due.overdue:
+                return False
+            if self._ranks.rank:
+                # Rank 0 takes up what all others have written by the time they say so.
+                self._write(due)
+            self._vote = self._ranks.gather(np.zeros(1))
+        if self._heard() is None:
             return False
         self._due, self._saved_at = None, time.monotonic()
+        if self._ranks.rank == 0:
+            self._write(due)
+        self._finished = due.reason is not None
+        return True
+
+    def _write(self, due: Due) -> None:
         try:
             digest = self._checkpoint()
         except UserError as error:
@@ -294,19 +306,10 @@ class Trainer:
                 raise
             # The next one may find room; until then the last good one is there.
             self._link.send({"kind": "warning", "text": str(error)})
-            return True
-        if due.reason is not None:
-            self._finished = True
+            return
+        if due.reason is not None and self._ranks.rank == 0:
             summary = {**self._summary(), "weights_sha256": digest}
             self._link.send({"kind": "finished", "reason": due.reason, "summary": summary})
-        return True
-
-    def _finish_unasked(self) -> bool:
-        """Stop without the batch that would have made the end exact, if it does not come."""
-        if self._asked is None or not self._asked.overdue:
-            return False
-        self._due, self._asked = self._asked, None
-        return True
 
     def _summary(self) -> dict[str, Any]:
         progress = self.progress
@@ -319,8 +322,8 @@ class Trainer:
             "ep_rew_mean": progress.reward,
             "best_ep_rew_mean": progress.best,
             "version": progress.version,
-            "lag_mean": (self._lag_sum + sum(self._lags)) / max(1, self._lag_count + len(self._lags)),
-            "lag_max": max([self._lag_max, *self._lags]),
+            "lag_mean": self._all_lags.mean,
+            "lag_max": self._all_lags.max,
         }
 
     def _checkpoint(self) -> str:
@@ -329,6 +332,7 @@ class Trainer:
             "learner": self._learner.state_dict(),
             "consumer": self._consumer.state(),
             "random": torch.get_rng_state(),
+            "ranks": self._ranks.count,
         }
         meta = {"steps": self.progress.steps, "version": self.progress.version, "reward": self.progress.reward}
         meta["seconds"] = self.progress.seconds
@@ -354,8 +358,8 @@ class Trainer:
         return "wait-data"
 
     def fds(self) -> list[int]:
-        """A full segment."""
-        return self._consumer.fds()
+        """A full segment, or the word of the last rank."""
+        return [*self._consumer.fds(), *self._ranks.fds()]
 
     def close(self) -> None:
         """End what loads."""

@@ -30,7 +30,7 @@ def test_update_equals_torch_with_clipped_gradient(name):
     reference = kind(other.parameters(), 0.1, eps=1e-5, **options)
     x = torch.tensor([[3.0, 4.0]])
     for _ in range(3):
-        assert update.step(net(x).sum(), 0.1) == 5.0
+        assert update.step({"loss": net(x).sum()}, 0.1)["grad_norm"] == 5.0
         reference.zero_grad()
         other(x).sum().backward()
         other.weight.grad *= 0.1
@@ -41,7 +41,8 @@ def test_update_equals_torch_with_clipped_gradient(name):
 
 def test_without_limit_the_gradient_is_left_alone():
     net = module()
-    assert Update(net, "adam", None).step(net(torch.tensor([[30.0, 40.0]])).sum(), 0.1) == 50.0
+    loss = net(torch.tensor([[30.0, 40.0]])).sum()
+    assert Update(net, "adam", None).step({"loss": loss}, 0.1)["grad_norm"] == 50.0
     assert net.weight.grad.tolist() == [[30.0, 40.0]]
 
 
@@ -49,7 +50,7 @@ def test_without_limit_the_gradient_is_left_alone():
 def test_update_goes_on_from_a_file(name):
     net, x = module(), torch.tensor([[1.0, 2.0]])
     update = Update(net, name, 0.5)
-    update.step(net(x).square().sum(), 0.1)
+    update.step({"loss": net(x).square().sum()}, 0.1)
     file = io.BytesIO()
     torch.save({"net": net.state_dict(), "update": update.state_dict()}, file)
     file.seek(0)
@@ -59,7 +60,7 @@ def test_update_goes_on_from_a_file(name):
     net2.load_state_dict(saved["net"])
     update2.load_state_dict(saved["update"])
     for n, u in ((net, update), (net2, update2)):
-        u.step(n(x).square().sum(), 0.1)
+        u.step({"loss": n(x).square().sum()}, 0.1)
     assert torch.equal(net.weight, net2.weight)
     assert update2.count == 2
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from srl.memory import Channel, Memory
+from srl.memory import Channel, Listener, Memory
 from srl.streams.asked import ActServer
 from srl.streams.base import reply_spec, request_spec
 from srl.streams.net import NetActClient, NetAsked
 from srl.streams.shm import LANE, Lane, ShmActClient, ShmAsked, act_bytes
 from srl.tree import copy_into, leaves, tree_map, zeros
-from srl.wire import Door, Keys
+from srl.wire import Keys
 
 from .shapes import SHAPES
 
@@ -39,7 +39,7 @@ class Net:
 
     def __init__(self, stack):
         self.stack, self.keys = stack, Keys.new()
-        self.doors: list[Door] = []
+        self.doors: list[Listener] = []
         self.asking = [self._client(LANES[:2]), self._client(LANES[2:])]
         self.clients = list(self.asking)
 
@@ -47,7 +47,7 @@ class Net:
         return self.stack.enter_context(closing(NetActClient(SHAPES, lanes, [], self.keys)))
 
     def source(self):
-        self.doors.append(self.stack.enter_context(closing(Door("127.0.0.1"))))
+        self.doors.append(self.stack.enter_context(closing(Listener())))
         for client in self.asking:
             client.knock_at([door.address for door in self.doors])
         return self.stack.enter_context(closing(NetAsked(SHAPES, LANES, self.doors[-1], self.keys)))

@@ -7,13 +7,13 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from srl.memory import Channel, Memory
+from srl.memory import Channel, Listener, Memory
 from srl.params.base import Board, params_bytes
 from srl.streams import far
 from srl.streams.far import TO_HOST, TO_TRAINER, Full, Gate, Have, Hello, Note, Outpost, Weights
 from srl.streams.shm import CREDIT, FULL, Lane, Segments, ShmConsumer, ShmProducer, slots_far
 from srl.tree import Layout, Spec
-from srl.wire import Called, Door, Keys, Served
+from srl.wire import Called, Keys, Served
 
 from .schedule import ROLLOUT, ROWS, Schedule
 from .shapes import SMALL
@@ -62,14 +62,14 @@ class FarSchedule(Schedule):
         super().__init__(lanes_per_actor, **stream)
         segments = Segments(SMALL, ROLLOUT, ROWS, None)
         lanes = [Lane(index, actor, ROWS) for index, actor in enumerate(self.owners)]
-        self.keys, self.door = Keys.new(), Door("127.0.0.1")
+        self.keys, self.door = Keys.new(), Listener()
         self.params = Memory(params_bytes(PARAMS))
         self.board = Board(PARAMS, self.params)
         wire = Served(self.door, self.keys, TO_TRAINER, 10_000)
         nbytes = segments.layout.nbytes
         for channel in self.credits:
             channel.take()
-        self.gate = Gate(wire, DIGEST, self.memory, nbytes, self.credits, self.full, self.board)
+        self.gate = Gate(wire, DIGEST, self.memory, nbytes, dict(enumerate(self.credits)), self.full, self.board)
         settings = {name: stream[name] for name in ("batch", "max_lag")}
         self.consumer = ShmConsumer(
             segments, self.memory, lanes, self.gate.grants(), self.gate, late=stream.get("late", "wait"), **settings

@@ -1,0 +1,164 @@
+"""The trainers of one policy as ranks of a group: what each of them must know of the others.
+
+    gather     every rank says some numbers    --all gather-->  known to all; nobody waits, a descriptor says when
+    mean       gradients and losses, weighted  --all reduce-->  those of the whole batch
+    moments    of each rank's rows             --all gather-->  those of the whole batch
+    broadcast  the weights of rank 0           --broadcast-->   every rank begins with the same
+
+All but `gather` wait for the others, and so are only called when all are known to be there. Whoever waits for one that
+dies is told by the kernel, and can only be ended. Numbers travel by gloo, which listens on the address it is given and
+no other; gradients by nccl where every rank has a GPU of its own. Must not know what is learned.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from srl.errors import Closed
+from srl.memory import Channel
+
+_torch: Any = dist  # its stubs say little of groups
+
+MEET_SECONDS = 60.0
+"""Ranks that do not all meet within so long never will."""
+PATIENCE = timedelta(days=365)
+"""Segments may be long in coming; who is dead is seen by its connection, who is stuck by control."""
+LOST_SECONDS = 10.0
+"""A rank that lost another gives control so long to end it, so that the run names the one that died first."""
+
+
+class Vote:
+    """Numbers on their way to all ranks."""
+
+    def __init__(self, result: Callable[[], np.ndarray[Any, Any] | None]) -> None:
+        self.result = result
+        """A row per rank once all are here; None before."""
+
+
+class Alone:
+    """The only trainer of its policy: what it says is all there is."""
+
+    rank = 0
+    count = 1
+
+    def gather(self, numbers: np.ndarray[Any, Any]) -> Vote:
+        """The numbers of this one."""
+        rows = numbers[None]
+        return Vote(lambda: rows)
+
+    def told(self, number: int) -> int:
+        """What rank 0 says."""
+        return number
+
+    def fds(self) -> list[int]:
+        """Nobody answers."""
+        return []
+
+
+class Ranks:
+    """One rank of a group of several."""
+
+    def __init__(
+        self,
+        rank: int,
+        count: int,
+        address: tuple[str, int],
+        *,
+        here: str,
+        device: torch.device,
+        listener: int | None = None,
+        hung_up: Sequence[int] = (),
+    ) -> None:
+        """Meet the others: rank 0 listens at the address, by this descriptor if it has one; all talk from `here`."""
+        self.rank = rank
+        self.count = count
+        self._hung_up = hung_up
+        meet = timedelta(seconds=MEET_SECONDS)
+        # Kept, because rank 0's is the server.
+        self._store = _torch.TCPStore(*address, count, rank == 0, meet, False, master_listen_fd=listener)
+        options = _torch.ProcessGroupGloo._Options()
+        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=here)]
+        options._timeout = meet
+        self._gloo = _torch.ProcessGroupGloo(_torch.PrefixStore("gloo", self._store), rank, count, options)
+        self._gloo.set_timeout(PATIENCE)
+        self._nccl = self._by_nccl(device)
+        self._answers = Channel("<q")
+
+    def _by_nccl(self, device: torch.device) -> Any:
+        """What carries gradients between GPUs; None where it is gloo, over the processor's memory."""
+        if device.type != "cuda" or not dist.is_nccl_available() or torch.cuda.device_count() < self.count:
+            return None
+        return _torch.ProcessGroupNCCL(_torch.PrefixStore("nccl", self._store), self.rank, self.count)
+
+    def gather(self, numbers: np.ndarray[Any, Any]) -> Vote:
+        """Say some numbers to all ranks and hear as many from each; one vote at a time."""
+        work, rows = self._gather(torch.from_numpy(numbers))
+        work.get_future().add_done_callback(lambda _: self._answers.put(1))
+
+        def result() -> np.ndarray[Any, Any] | None:
+            if not self._answers.take():
+                return None
+            self._wait(work)
+            return rows.numpy()
+
+        return Vote(result)
+
+    def fds(self) -> list[int]:
+        """Readable when a vote has its result."""
+        return [self._answers.reader]
+
+    def told(self, number: int) -> int:
+        """What rank 0 says, whatever the others hold."""
+        said = torch.tensor([number])
+        self._wait(self._gloo.broadcast(said, 0))
+        return int(said.item())
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Set these to what rank 0 has."""
+        for tensor in tensors:
+            here = tensor.detach().cpu().contiguous()
+            self._wait(self._gloo.broadcast(here, 0))
+            tensor.detach().copy_(here)
+
+    def mean(self, tensors: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
+        """The means of these over the ranks, each rank's with its weight; the same bits on every rank."""
+        flat = torch.cat([weight.reshape(1), *(tensor.flatten() * weight for tensor in tensors)])
+        group, summed = (self._nccl, flat) if self._nccl is not None else (self._gloo, flat.cpu())
+        self._wait(group.allreduce([summed]))
+        weights, *sums = summed.to(flat.device).split([1, *(tensor.numel() for tensor in tensors)])
+        return [(part / weights).view_as(tensor) for part, tensor in zip(sums, tensors, strict=True)]
+
+    def moments(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Count, mean and variance of the rows [N, ...] of all ranks (Chan et al., 1979), in float64."""
+        rows = rows.double()
+        if len(rows):
+            mean, var = rows.mean(0), rows.var(0, correction=0)
+        else:
+            mean = var = rows.sum(0)
+        own = torch.stack([torch.full_like(mean, len(rows)), mean, var])
+        work, parts = self._gather(own.cpu())
+        self._wait(work)
+        counts, means, variances = parts.to(rows.device).unbind(1)
+        total = counts.sum(0)
+        share = counts / total
+        mean = (share * means).sum(0)
+        return total.flatten()[0], mean, (share * (variances + (means - mean).square())).sum(0)
+
+    def _gather(self, own: Tensor) -> tuple[Any, Tensor]:
+        everyone = own.new_empty(self.count, *own.shape)
+        return self._gloo._allgather_base(everyone, own.contiguous()), everyone
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            select.select(self._hung_up, [], [], LOST_SECONDS)
+            raise Closed from error
