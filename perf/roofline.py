@@ -25,7 +25,7 @@ import torch
 
 from srl.envs.base import make
 from srl.experiment import Experiment
-from srl.launchers.build import describe
+from srl.launchers.shapes import describe
 from srl.recipes.workloads import WORKLOADS, workload
 from srl.streams.base import Shapes, Slot, request_spec, segment_spec
 from srl.tree import Layout, leaves, tree_map, zeros

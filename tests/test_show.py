@@ -11,7 +11,7 @@ import pytest
 from srl.envs.fake import Counting
 from srl.experiment import Policies
 from srl.launchers import plan
-from srl.launchers.build import describe
+from srl.launchers.shapes import describe
 from srl.models.config import ActorCritic, Auto, ResNet
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo

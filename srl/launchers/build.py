@@ -21,7 +21,7 @@ from srl.envs.base import isolated, make, put_back, state_of
 from srl.envs.faults import Limits
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
-from srl.experiment import Actors, Experiment, Init
+from srl.experiment import Actors, Experiment
 from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Site, Task
@@ -34,7 +34,6 @@ from srl.streams.asked import ActServer, Source
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import Lane, ShmActClient, ShmAsked, ShmConsumer, ShmProducer
-from srl.tree import seen, spec_of
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
@@ -69,50 +68,6 @@ def device_of(name: str, rank: int | None = None) -> torch.device:
     if name == "cuda" and rank is not None:
         return torch.device("cuda", rank % torch.cuda.device_count())
     return device
-
-
-def _begin_with(init: Init, module: torch.nn.Module) -> str:
-    """Load the weights of another run that fit; what did and what did not, in words."""
-    path = Path(init.checkpoint)
-    found, own = checkpoints.load(path.parent, path.name).weights(), module.state_dict()
-    wanted = {name for name in own if name.startswith(init.part)}
-    fits = {name: found[name] for name in wanted if name in found and found[name].shape == own[name].shape}
-    if not fits:
-        raise UserError(f"no weights of {path} fit this policy{f' in {init.part!r}' if init.part else ''}")
-    module.load_state_dict({**own, **fits})
-    left = sorted(wanted - fits.keys())
-    rest = f"; these begin at random: {', '.join(left)}" if left else ""
-    return f"begins with {len(fits)} of {len(wanted)} weights of {path}{rest}"
-
-
-def describe(experiment: Experiment) -> dict[str, Shapes]:
-    """The shapes of every policy, found by building one environment of each group and each policy once."""
-    shapes: dict[str, Shapes] = {}
-    for name, actors in experiment.actors.items():
-        envs = make(actors.env, 1, actors.env_kwargs)
-        try:
-            spaces = (envs.obs, envs.action, envs.mask)
-            frames, scored = envs.frames_per_step, envs.scored
-        finally:
-            envs.close()
-        known = shapes.get(actors.policy)
-        if known is None:
-            described = _describe_policy(experiment, actors.policy, spaces)
-            shapes[actors.policy] = replace(described, frames_per_step=frames, scored=scored)
-        elif (known.obs, known.action, known.mask) != spaces:
-            raise UserError(f"actors {name!r} share policy {actors.policy!r} with others whose spaces differ")
-        elif known.scored != scored:
-            raise UserError(
-                f"actors {name!r} share policy {actors.policy!r} with others; either all have scores or none"
-            )
-    return shapes
-
-
-def _describe_policy(experiment: Experiment, name: str, spaces: tuple[Any, Any, Any]) -> Shapes:
-    obs, action, mask = spaces
-    policy = experiment.policies[name].model.build(seen(obs), action, mask, device="cpu", seed=0)
-    weights = {key: spec_of(tensor.detach().cpu().numpy()) for key, tensor in policy.module.state_dict().items()}
-    return Shapes(obs, action, mask, policy.state, policy.extras, policy.noise, weights)
 
 
 class Builder:
@@ -194,7 +149,7 @@ class Builder:
         progress = Progress()
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
-            said = _begin_with(init, policy.module)
+            said = checkpoints.begin_with(init, policy.module)
             if task.index == 0:
                 link.send({"kind": "warning", "text": said})
         if self._resume:

@@ -24,6 +24,7 @@ import torch
 from srl.errors import Closed, UserError
 from srl.launchers import build
 from srl.launchers.plan import BEATS, Need, Resource, Task
+from srl.launchers.shapes import describe
 from srl.memory import Memory
 from srl.processes import die_with
 from srl.runs import Run
@@ -154,7 +155,7 @@ class Nursery:
 def _described(experiment: Any) -> dict[str, Any]:
     try:
         torch.set_num_threads(1)
-        return {"shapes": build.describe(experiment)}
+        return {"shapes": describe(experiment)}
     except UserError as error:
         return {"user_error": str(error)}
     except BaseException as error:

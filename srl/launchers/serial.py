@@ -16,8 +16,9 @@ from srl.errors import UserError
 from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.base import Event, Look, WorkerFailed
-from srl.launchers.build import Builder, describe
+from srl.launchers.build import Builder
 from srl.launchers.plan import Resource, Task
+from srl.launchers.shapes import describe
 from srl.runs import Run
 from srl.streams.base import Shapes
 from srl.workers.base import Turn

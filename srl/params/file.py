@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -225,3 +225,31 @@ def _as_tuple(bound: float | tuple[float, ...]) -> tuple[float, ...]:
 def count_parameters(spec: dict[str, Any]) -> int:
     """Numbers in a set of weights."""
     return sum(leaf.size for _, leaf in leaves(spec))
+
+
+class Start(Protocol):
+    """Weights to start from."""
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of a checkpoint."""
+        ...
+
+    @property
+    def part(self) -> str:
+        """How the names of those that are taken begin."""
+        ...
+
+
+def begin_with(init: Start, module: torch.nn.Module) -> str:
+    """Load the weights of another run that fit; what did and what did not, in words."""
+    path = Path(init.checkpoint)
+    found, own = load(path.parent, path.name).weights(), module.state_dict()
+    wanted = {name for name in own if name.startswith(init.part)}
+    fits = {name: found[name] for name in wanted if name in found and found[name].shape == own[name].shape}
+    if not fits:
+        raise UserError(f"no weights of {path} fit this policy{f' in {init.part!r}' if init.part else ''}")
+    module.load_state_dict({**own, **fits})
+    left = sorted(wanted - fits.keys())
+    rest = f"; these begin at random: {', '.join(left)}" if left else ""
+    return f"begins with {len(fits)} of {len(wanted)} weights of {path}{rest}"

@@ -7,8 +7,9 @@ import pytest
 
 from srl.experiment import Experiment, Train
 from srl.launchers import plan
-from srl.launchers.build import Builder, describe
+from srl.launchers.build import Builder
 from srl.launchers.plan import Task
+from srl.launchers.shapes import describe
 from srl.memory import Channel, Memory
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo

@@ -46,7 +46,7 @@ class Mortal(Schedule):
             *(s.index for s in consumer._ready.values()),
         ]
         assert sorted(places) == list(range(self.slots))
-        assert sum(consumer._held) == len(consumer._out)
+        assert sum(consumer._held.values()) == len(consumer._out)
 
 
 @settings(deadline=None, max_examples=300)

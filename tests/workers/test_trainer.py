@@ -8,7 +8,8 @@ import torch
 
 from srl.experiment import Stop, Train
 from srl.launchers import plan
-from srl.launchers.build import Builder, describe
+from srl.launchers.build import Builder
+from srl.launchers.shapes import describe
 from srl.params import file as checkpoints
 from srl.params.shm import Reader
 from srl.recipes.impala import impala
