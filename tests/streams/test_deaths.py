@@ -23,7 +23,7 @@ class Mortal(Schedule):
 
     def die(self, actor):
         """An actor dies with all it holds, some of it half written; its trainer hears of it, then it lives again."""
-        lanes = [lane.index for lane in self.consumer._lanes if lane.actor == actor]
+        lanes = [lane.index for lane in self.consumer._lanes.values() if lane.actor == actor]
         for lane in lanes:
             self.granted[lane].clear()
             slot = self.started.pop(lane, None)
