@@ -31,6 +31,15 @@ COPIED = 1 << 16
 """Blocks smaller than this are copied, because sharing them with the sending thread costs more."""
 
 
+OPTIONS = {
+    zmq.SNDHWM: 0,
+    zmq.RCVHWM: 0,
+    zmq.LINGER: 0,
+    zmq.HANDSHAKE_IVL: 10_000,
+    # A link that was cut is tried again soon, and not only when TCP thinks so.
+    zmq.HEARTBEAT_IVL: 5_000,
+    zmq.HEARTBEAT_TIMEOUT: 15_000,
+}
 Address = tuple[str, int]
 """Host and port of a door."""
 
@@ -64,7 +73,7 @@ class _Ears:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(messages).decode
         # Credits and replies bound what is under way, so nothing is ever to be dropped by a full queue.
-        for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 0), (zmq.HANDSHAKE_IVL, 10_000)):
+        for option, value in OPTIONS.items():
             self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES))
 
