@@ -129,6 +129,12 @@ def _check(experiment: Experiment) -> None:
         check_name(actors.env)
 
 
+def _launcher_flags(parser: Any) -> None:
+    where = "where workers live: processes here, one thread, or a Ray cluster [local]"
+    parser.add_argument("--launcher", choices=("local", "serial", "ray"), default="local", help=where)
+    parser.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster [the one here, or a new one]")
+
+
 def _train(words: list[str]) -> int:
     parser = _parser("train")
     _runs_flag(parser)
@@ -136,9 +142,7 @@ def _train(words: list[str]) -> int:
     parser.add_argument("--resume", metavar="RUN", help="go on with this run, which must have the same settings")
     parser.add_argument("--init", metavar="RUN[:VERSION]", help="begin with the weights of a run [its best or latest]")
     parser.add_argument("--init-part", default="", metavar="PREFIX", help="only weights whose names begin so")
-    parser.add_argument(
-        "--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]"
-    )
+    _launcher_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     experiment, options = _experiment("train", words, parser)
     if options.init:
@@ -148,11 +152,16 @@ def _train(words: list[str]) -> int:
     def run() -> control.Result:
         if options.resume:
             return control.resume(
-                _same(experiment, options), experiment, launcher=options.launcher, quiet=options.quiet
+                _same(experiment, options),
+                experiment,
+                launcher=options.launcher,
+                address=options.address,
+                quiet=options.quiet,
             )
         return control.train(
             experiment,
             launcher=options.launcher,
+            address=options.address,
             runs_folder=options.runs,
             name=options.name,
             quiet=options.quiet,
@@ -205,9 +214,7 @@ def _resume(words: list[str]) -> int:
     parser = _parser("resume")
     parser.add_argument("run", metavar="RUN", help="a run folder, its name, or latest")
     parser.add_argument("--steps", type=flags.whole_number("--steps"), help="train on to so many steps in all")
-    parser.add_argument(
-        "--launcher", choices=("local", "serial"), default="local", help="processes, or one thread [local]"
-    )
+    _launcher_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     _runs_flag(parser)
     _trust_flag(parser)
@@ -220,7 +227,9 @@ def _resume(words: list[str]) -> int:
     if options.steps:
         experiment = set_path(experiment, "stop.steps", str(options.steps), trusting())
     return _run(
-        lambda: control.resume(run, experiment, launcher=options.launcher, quiet=options.quiet),
+        lambda: control.resume(
+            run, experiment, launcher=options.launcher, address=options.address, quiet=options.quiet
+        ),
         experiment,
         options.quiet,
     )

@@ -33,7 +33,7 @@ from srl.rewind import rewind
 from srl.runs import Run
 from srl.store import Store
 
-LauncherName = Literal["local", "serial"]
+LauncherName = Literal["local", "serial", "ray"]
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 5.0
 """A worker that does not close in so long is killed."""
@@ -55,16 +55,20 @@ def train(
     experiment: Experiment,
     *,
     launcher: LauncherName = "local",
+    address: str | None = None,
     runs_folder: str | Path = "runs",
     name: str | None = None,
     quiet: bool = False,
     command: list[str] | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Result:
-    """Run an experiment to its end and say how it ended; `sinks` get every row of metrics, besides those of the run."""
+    """Run an experiment to its end and say how it ended.
+
+    `address` is that of a Ray cluster, for its launcher; `sinks` get every row of metrics, besides those of the run.
+    """
     experiment.check()
     console = Console(quiet)
-    with _launched(launcher) as launched:
+    with _launched(launcher, address) as launched:
         shapes = launched.describe(experiment)
         env = name_of_env(only(experiment.actors)[1].env)
         run = runs.create(Path(runs_folder), experiment, env, name, command or sys.argv)
@@ -76,35 +80,48 @@ def resume(
     experiment: Experiment,
     *,
     launcher: LauncherName = "local",
+    address: str | None = None,
     quiet: bool = False,
     sinks: Sequence[Sink] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint."""
     if run.summary()["status"] == "running":
         raise UserError(f"{run.path} is still running; end it first")
-    with _launched(launcher) as launched:
+    with _launched(launcher, address) as launched:
         shapes = launched.describe(experiment.check())
         return Control(experiment, launched, run, Console(quiet), resume=True, sinks=sinks).run(shapes)
 
 
 @contextlib.contextmanager
-def _launched(name: LauncherName) -> Generator[Launcher]:
-    launcher = _launcher(name)
+def _launched(name: LauncherName, address: str | None) -> Generator[Launcher]:
+    launcher = _launcher(name, address)
     try:
         yield launcher
     finally:
         launcher.close(0.0)
 
 
-def _launcher(name: LauncherName) -> Launcher:
+def _launcher(name: LauncherName, address: str | None) -> Launcher:
+    if address and name != "ray":
+        raise UserError(f"--address is that of a Ray cluster; with --launcher {name} there is none")
     # Imported here, because the serial launcher loads torch and the command line should not wait for it.
     if name == "serial":
         from srl.launchers.serial import SerialLauncher
 
         return SerialLauncher()
+    if name == "ray":
+        return _ray_launcher(address)
     from srl.launchers.local import LocalLauncher
 
     return LocalLauncher()
+
+
+def _ray_launcher(address: str | None) -> Launcher:
+    try:
+        from srl.launchers.ray import RayLauncher
+    except ImportError as error:
+        raise UserError(f"--launcher ray needs Ray and ZeroMQ: pip install 'srl[ray]' ({error})") from error
+    return RayLauncher(address)
 
 
 class Control:
@@ -167,7 +184,8 @@ class Control:
         if self._resume:
             self._go_back()
         self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
-        self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+        waiting = self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+        self._recovery.wait_for_place(waiting)
         try:
             self._watch()
         except TrainerLost as lost:
@@ -262,14 +280,13 @@ class Control:
             self._finished[event.task] = message["summary"]
             self._reason = message["reason"]
         elif kind == "exit":
-            self._console.say(
-                self._recovery.died(event.task, _say_exit(message["status"]) + self._log_hint(event.task))
-            )
+            how = message.get("how") or _say_exit(message["status"]) + self._log_hint(event.task)
+            self._console.say(self._recovery.died(event.task, how))
         elif kind == "faults":
             self._count_faults(event.task, message["texts"])
         elif kind == "warning":
             self._console.say(f"{event.task.name}: {message['text']}")
-        elif kind in ("epoch", "reclaimed", "silent", "back"):
+        elif kind in ("epoch", "reclaimed", "silent", "back", "gone"):
             self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")

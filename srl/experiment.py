@@ -98,6 +98,8 @@ class Actors:
     """Sample actions; otherwise take the most likely ones."""
     evaluate: Evaluate | None = None
     """Evaluate on a schedule instead of feeding a train stream."""
+    least: int | None = None
+    """Actors that a cluster must have room for before the run begins; None means all, the others join later."""
     threads: int = 1
     """Threads for inline inference in each actor."""
     faults: Faults = field(default_factory=Faults)
@@ -107,6 +109,8 @@ class Actors:
 
     def __post_init__(self) -> None:
         _positive(self, "count", "ring", "envs", "threads")
+        if self.least is not None:
+            _positive(self, "least")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 
 PIPE_BYTES = 64 * 1024
+Address = tuple[str, int]
+"""Host and port of a socket that listens."""
 BACKLOG = 1024
 """Connections that wait to be heard, such as those of many actors when a run begins."""
 
@@ -124,7 +126,7 @@ class Listener:
         self._socket = socket.create_server((host, 0), backlog=BACKLOG) if fd is None else socket.socket(fileno=fd)
 
     @property
-    def address(self) -> tuple[str, int]:
+    def address(self) -> Address:
         """Host and port."""
         return self._socket.getsockname()[:2]
 

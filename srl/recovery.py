@@ -66,8 +66,7 @@ class Recovery:
         self._count(task, cause)
         if task.kind == "trainer":
             raise TrainerLost(cause)
-        for other in self._pending:
-            other.waits = {wait for wait in other.waits if wait[0] != task}
+        self._let_go(task)
         replacement = Replacement(task)
         if task.kind == "relay":
             for served in self._tasks:
@@ -129,12 +128,35 @@ class Recovery:
         """Somebody says that they have done their part; or a host cannot be reached, or can again."""
         kind = event.message["kind"]
         if kind in ("silent", "back"):
-            if event.task.kind == "actor":
-                self._tell_lenders(event.task, "reclaim" if kind == "silent" else "join")
+            self._pause(event.task, kind)
+            return
+        if kind == "gone":
+            self._let_go(event.task)
             return
         number = event.message["epoch" if kind == "epoch" else "actor"]
         for replacement in self._pending:
             replacement.waits.discard((event.task, kind, number))
+
+    def _pause(self, task: Task, kind: str) -> None:
+        """The actor lives, so its relay does not take back what it may be filling; that will only be worth nothing."""
+        if task.kind == "actor":
+            at = plan.train_actors(self._experiment, self._stream(task)).index(task)
+            lenders = self._lenders(task)[: 1 if kind == "silent" else None]
+            for lender in lenders:
+                self._launcher.tell(lender, {"do": "reclaim" if kind == "silent" else "join", "actor": at})
+
+    def _let_go(self, task: Task) -> None:
+        """Nobody waits any more for what this worker would have done."""
+        self._pending = [other for other in self._pending if other.task != task]
+        for other in self._pending:
+            other.waits = {wait for wait in other.waits if wait[0] != task}
+
+    def wait_for_place(self, tasks: list[Task]) -> None:
+        """These workers have never lived; they will when there is a place for them."""
+        self._homeless += tasks
+        for task in tasks:
+            if task.kind == "actor":
+                self._tell_lenders(task, "reclaim")
 
     def turn(self) -> list[Task]:
         """Start the next lives once everyone has done their part; who lives again."""

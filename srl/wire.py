@@ -23,7 +23,7 @@ import zmq
 import zmq.utils.z85
 from zmq.auth.thread import ThreadAuthenticator
 
-from srl.memory import Listener
+from srl.memory import Address, Listener
 
 HEADER_BYTES = 1 << 16
 """More than any header needs; blocks have their own limit."""
@@ -40,8 +40,6 @@ OPTIONS = {
     zmq.HEARTBEAT_IVL: 5_000,
     zmq.HEARTBEAT_TIMEOUT: 15_000,
 }
-Address = tuple[str, int]
-"""Host and port of a door."""
 
 
 def url_of(address: Address) -> str:

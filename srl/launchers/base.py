@@ -1,7 +1,7 @@
 """What a launcher promises: workers come to life, their messages arrive, and in the end nothing is left.
 
 A message is a dict with "kind": clock, progress, evaluation, finished; the launcher itself says exit and error, and
-silent and back of a worker whose host cannot be reached for a while.
+silent, back and gone of those whose host cannot be reached.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Launcher(Protocol):
         """The shapes of every policy, found where workers will live."""
         ...
 
-    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
-        """Start every worker."""
+    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> list[Task]:
+        """Start every worker; those for which there is no place yet."""
         ...
 
     def poll(self, seconds: float) -> list[Event]:

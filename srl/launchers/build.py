@@ -26,6 +26,7 @@ from srl.files import write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Site, Task
 from srl.launchers.ranks import go_on, meet, part_name
+from srl.memory import Address
 from srl.params import file as checkpoints
 from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
@@ -87,7 +88,7 @@ class Builder:
         life: int = 0,
         epoch: int = 0,
         site: Site | None = None,
-        doors: Mapping[str, tuple[str, int]] | None = None,
+        doors: Mapping[str, Address] | None = None,
         keys: Any = None,
     ) -> None:
         self._experiment = experiment
@@ -319,7 +320,7 @@ class Builder:
 
         def keep(lane: int, version: int, rollout: Rollout) -> None:
             envs = state_of(rollout.envs)
-            if envs is not None:
+            if envs is not None and self._site.shared:
                 folder = self._lanes(actors.policy, version)
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))

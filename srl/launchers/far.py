@@ -14,13 +14,14 @@ from srl.errors import Closed
 from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.plan import Site, Task
+from srl.memory import Address
 from srl.params.base import Board
 from srl.streams.base import Shapes
 from srl.streams.far import TO_HOST, TO_TRAINER, Gate, Outpost, digest_of
 from srl.streams.net import NetActClient, NetAsked
 from srl.streams.shm import Lane
 from srl.tree import Layout
-from srl.wire import Address, Called, Keys, Served
+from srl.wire import Called, Keys, Served
 from srl.workers.base import Link
 from srl.workers.relay import Relay
 

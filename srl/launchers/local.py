@@ -27,7 +27,7 @@ from srl.experiment import Experiment
 from srl.launchers import plan
 from srl.launchers.base import Event, Look, WorkerFailed
 from srl.launchers.plan import Resource, Site, Task
-from srl.memory import Listener, Memory
+from srl.memory import Address, Listener, Memory
 from srl.runs import Run
 from srl.streams.base import Shapes
 from srl.workers.beat import Beat, ages_of
@@ -82,7 +82,7 @@ class LocalLauncher:
             raise WorkerFailed(answer["error"], answer.get("traceback", ""))
         return answer["shapes"]
 
-    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
+    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> list[Task]:
         """Make all memory and channels, and have every worker started."""
         doors = self.prepare(experiment, shapes, run, resume=resume, site=Site())
         keys = None
@@ -93,10 +93,11 @@ class LocalLauncher:
         self.meet(doors, keys)
         for task in self._order:
             self.replace(task, life=0, epoch=0)
+        return []
 
     def prepare(
         self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool, site: Site
-    ) -> dict[str, tuple[str, int]]:
+    ) -> dict[str, Address]:
         """Make all that the workers of a site need; the addresses of its doors by their names."""
         self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes, site)
         self._resources = plan.make_all(self._needs)
@@ -104,7 +105,7 @@ class LocalLauncher:
         self._setting = {"experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume, "site": site}
         return {name: one.address for name, one in self._resources.items() if isinstance(one, Listener)}
 
-    def meet(self, doors: dict[str, tuple[str, int]], keys: Any) -> None:
+    def meet(self, doors: dict[str, Address], keys: Any) -> None:
         """Workers that start from now on find those of other hosts behind these doors."""
         self._nursery.send_bytes(cloudpickle.dumps({"do": "prepare", **self._setting, "doors": doors, "keys": keys}))
 

@@ -52,6 +52,8 @@ class Site:
     """The host of each worker by its name; empty where all are here, and without those that have no host yet."""
     address: str = "127.0.0.1"
     """The address of this host, at which it is heard by the others."""
+    shared: bool = True
+    """Whether the run folder can be seen from here."""
 
     def __contains__(self, task: Task) -> bool:
         return not self.where or self.where.get(task.name) == self.host

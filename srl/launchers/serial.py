@@ -65,7 +65,7 @@ class SerialLauncher:
             raise UserError("trainers in one thread cannot wait for each other; use --launcher local, or one trainer")
         return describe(experiment)
 
-    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
+    def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> list[Task]:
         """Build every worker here."""
         if any(policies.act == "net" for policies in experiment.policies.values()):
             raise UserError("act='net' needs processes that answer by themselves; use act='shm', or --launcher local")
@@ -77,6 +77,7 @@ class SerialLauncher:
             torch.set_num_threads(self._threads[task])
             self._turns[task] = Turn(builder.build(task, self._resources, link), link, lambda: None)
         self._busy_at = time.monotonic()
+        return []
 
     def poll(self, seconds: float) -> list[Event]:
         """Step the workers in turn until one has something to say, or for so long."""

@@ -77,6 +77,10 @@ class ActClient(Protocol):
         """Send every request that waits once more, in a new epoch: whoever had them may be dead."""
         ...
 
+    def knock_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """From now on ask the policy workers behind these doors."""
+        ...
+
     def fds(self) -> list[int]:
         """Descriptors that become readable when a reply may be here."""
         ...

@@ -6,6 +6,7 @@ computed never depends on who else asks, so a run is reproducible however its ro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -58,6 +59,9 @@ class InlineClient:
 
     def ask_again(self, epoch: int) -> None:
         """Nobody else ever has a request."""
+
+    def knock_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """Nobody else is asked."""
 
     def fds(self) -> list[int]:
         """Nothing to wait for."""

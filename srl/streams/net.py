@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from srl.memory import Listener
+from srl.memory import Address, Listener
 from srl.streams.base import Shapes, reply_spec, request_spec
 from srl.streams.shm import Lane
 from srl.tree import Layout, copy_into
-from srl.wire import Address, Called, Keys, Served
+from srl.wire import Called, Keys, Served
 
 AGAIN_SECONDS = 10.0
 """After so long without a reply a request is asked again."""

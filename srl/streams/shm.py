@@ -104,6 +104,9 @@ class ShmActClient:
         for lane in sorted(self._waiting):
             self._requests.put(lane, epoch)
 
+    def knock_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """Whoever is on this host reads the same pipe."""
+
     def reply(self, lane: int) -> tuple[dict[str, Any], int]:
         """The reply and the version that gave it; valid until the lane's next request."""
         reply = self._blocks[lane]["reply"]

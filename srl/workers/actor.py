@@ -259,10 +259,13 @@ class Actor:
         self.clock.lap("act")
 
     def command(self, message: dict[str, Any]) -> None:
-        """A new epoch: ask again whatever waits for a reply, because who had it may be dead."""
-        if message["do"] != "epoch":
+        """Ask again what waits for a reply, in a new epoch, because who had it may be dead; or ask at other doors."""
+        if message["do"] == "epoch":
+            self._act.ask_again(message["epoch"])
+        elif message["do"] == "doors":
+            self._act.knock_at([(host, port) for host, port in message["doors"]])
+        else:
             raise ValueError(f"an actor does not know how to {message['do']}")
-        self._act.ask_again(message["epoch"])
 
     @property
     def waits(self) -> str:
