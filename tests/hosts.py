@@ -120,16 +120,16 @@ class Hosts:
         """The link as it was before `shape`."""
         if host in self._wires:
             self._unwire(host)
-            ip("link", "del", self._port(host, "p"))
+            ip("link", "del", f"{self.name(host)}p")
             ip("-n", self.name(host), "link", "set", "eth0", "gso_max_segs", "65535")
             ip("link", "set", self.name(host), "arp", "on", "master", self.bridge)
 
-    def _port(self, host: int, suffix: str = "") -> str:
-        return f"{self.name(host)}{suffix or ('p' if host in self._wires else '')}"
+    def _port(self, host: int) -> str:
+        """The interface that ties a host to the bridge."""
+        return f"{self.name(host)}p" if host in self._wires else self.name(host)
 
     def _unwire(self, host: int) -> None:
-        wire = self._wires.pop(host)
-        wire.communicate()
+        self._wires.pop(host).communicate()
 
     def _need_namespaces(self) -> None:
         if os.geteuid():
