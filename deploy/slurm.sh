@@ -19,7 +19,10 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --exclusive
 #SBATCH --output=srl-%j.log
+#SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@180
+#SBATCH --requeue
+#SBATCH --no-kill
 
 set -euo pipefail
 
@@ -71,13 +74,15 @@ node() {
 }
 
 FUNCTIONS=$(declare -f address node)
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-HEAD=$(srun --nodes=1 --ntasks=1 --nodelist="$first" bash -c "$FUNCTIONS; address")
+read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+HEAD=$(srun --export=ALL --nodes=1 --ntasks=1 --nodelist="$first" bash -c "$FUNCTIONS; address")
 export HEAD
 echo "Ray's head is $HEAD:$PORT, on $first"
 
 run=
-srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 bash -c "$FUNCTIONS; node" &
+# A node that fails ends neither the others nor the job. A step gets the CPUs of its tasks only if they are named again.
+srun --export=ALL --no-kill --kill-on-bad-exit=0 --wait=0 --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+    --cpus-per-task="$CPUS" bash -c "$FUNCTIONS; node" &
 nodes=$!
 trap 'kill -TERM "$nodes" 2> /dev/null && wait "$nodes"' EXIT
 # Slurm says that time is nearly up: the run writes a checkpoint and ends.

@@ -88,7 +88,7 @@ class Cluster:
         node = self._nodes.pop(host)
         if self.hosts:
             self.hosts.kill(host)
-        else:
+        elif node.poll() is None:
             _kill_family(node.pid)
         node.wait()
 
@@ -153,9 +153,8 @@ def _free_port() -> int:
 def _kill_family(pid: int) -> None:
     """SIGKILL to a process and all its descendants, parents first so that nobody is started anew."""
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    while family:
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs([one for one in family if one.pid != pid], timeout=10)
-        family = [one for one in family if one.pid != pid and one.is_running()]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    _, alive = psutil.wait_procs(family[1:], timeout=10)
+    assert not alive
