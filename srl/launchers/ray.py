@@ -10,6 +10,8 @@ of them, and when a host goes or comes, Ray moves their bundles and the launcher
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -32,6 +34,7 @@ from srl.memory import Address
 from srl.runs import Run
 from srl.streams.base import Shapes
 
+CONNECT_SECONDS = 5.0
 BLOCK = 16
 """Actors that are placed together."""
 ROOM_SECONDS = 30.0
@@ -109,11 +112,13 @@ class RayLauncher:
         if ray.is_initialized():
             return
         quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        address = self._address or os.environ.get("RAY_ADDRESS")
         try:
-            ray.init(address=self._address or "auto", **quiet)
+            here = {"_node_ip_address": _address_towards(address)} if address and ":" in address else {}
+            ray.init(address=address or "auto", **here, **quiet)
         except ConnectionError as error:
-            if self._address:
-                raise UserError(f"no Ray cluster answers at {self._address}: {error.__cause__ or error}") from error
+            if address:
+                raise UserError(f"no Ray cluster answers at {address}: {error.__cause__ or error}") from error
             # Nobody else is on a cluster of our own, so it may have as many workers as the run has.
             wanted = sum(_bundle(experiment, task)["CPU"] for task in plan.tasks_of(experiment))
             ray.init(address="local", num_cpus=int(wanted), include_dashboard=False, **quiet)
@@ -341,6 +346,16 @@ def _result(answer: Any) -> Any:
         if isinstance(error.cause, UserError | WorkerFailed):
             raise error.cause from None
         raise
+
+
+def _address_towards(address: str) -> str:
+    """The address of this host from which that one is reached; it must be quick to say that nobody is there."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
+            return connection.getsockname()[0]
+    except (OSError, ValueError) as error:
+        raise UserError(f"no Ray cluster answers at {address}: {error}") from error
 
 
 def _bundle(experiment: Experiment, task: Task) -> dict[str, float]:

@@ -37,6 +37,7 @@ def impala(
     max_lag: int = 1,
     act: Act = "inline",
     policy_workers: int = 1,
+    trainers: int = 1,
     device: str = "auto",
     threads: int | None = None,
     eval_every: int = 0,
@@ -66,8 +67,9 @@ def impala(
         max_lag: how many versions old the data of an update may be; 0 is synchronous and reproducible
         act: where actions are computed: in the actors (inline), or in policy workers over shared memory (shm)
         policy_workers: policy workers, when acting is not inline
+        trainers: trainers that share each batch and average their gradients
         device: where training and policy workers compute: auto, cpu, cuda, cuda:1
-        threads: threads of the trainer; 0 lets the machine decide [1]
+        threads: threads of each trainer; 0 lets the machine decide [1]
         eval_every: steps between two evaluations; 0 for none
         learning_rate: step size of the optimizer [0.0006]
         anneal: let the learning rate fall to 0 over the run [no]

@@ -2,8 +2,9 @@
 
     actors    environments stepped one by one    one per core, but at least 4 environments each
               environments that come as a vector 1
-    threads   of a trainer that `threads=0` leaves to this rule: all cores while the actors wait for it, half where they
-              run ahead
+              where there are several trainers   as many for each
+    threads   of trainers that `threads=0` leaves to this rule: all cores shared out while the actors wait for them, half
+              where they run ahead
     compile   small networks, where there is a C++ compiler and enough gradient steps to win back what compiling takes
 
 The rule is stated and not measured, so that the same command means the same run on the same machine.
@@ -25,7 +26,7 @@ def placed(p: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a recipe with nothing left open."""
     cores = cores_here()
     actors = p["actors"] if p["actors"] is not None else _actors(p, cores)
-    threads = p["threads"] or (cores if p["max_lag"] == 0 else max(1, cores // 2))
+    threads = p["threads"] or max(1, (cores if p["max_lag"] == 0 else cores // 2) // max(1, p["trainers"]))
     worth = _gradient_steps(p) >= ENOUGH_GRADIENT_STEPS and p["memory"] == "none" and has_compiler()
     return {**p, "actors": actors, "threads": threads, "compile": worth if p["compile"] is None else p["compile"]}
 
@@ -45,10 +46,11 @@ def _gradient_steps(p: dict[str, Any]) -> float:
 
 
 def _actors(p: dict[str, Any], cores: int) -> int:
+    fewest = max(1, p["trainers"])
     if _comes_as_a_vector(p["env"]):
-        return 1
-    fits = [n for n in range(1, cores + 1) if p["envs"] % (n * p["ring"]) == 0]
-    return max((n for n in fits if p["envs"] // (n * p["ring"]) >= FEWEST_ENVS), default=1)
+        return fewest
+    fits = [n for n in range(fewest, cores + 1, fewest) if p["envs"] % (n * p["ring"]) == 0]
+    return max((n for n in fits if p["envs"] // (n * p["ring"]) >= FEWEST_ENVS), default=fewest)
 
 
 def _comes_as_a_vector(env: Any) -> bool:

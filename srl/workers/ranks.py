@@ -153,8 +153,8 @@ class Ranks:
         return total.flatten()[0], mean, (share * (variances + (means - mean).square())).sum(0)
 
     def _gather(self, own: Tensor) -> tuple[Any, Tensor]:
-        everyone = own.new_empty(self.count, *own.shape)
-        return self._gloo._allgather_base(everyone, own.contiguous()), everyone
+        everyone = own.new_empty(self.count * own.numel())
+        return self._gloo._allgather_base(everyone, own.flatten()), everyone.view(self.count, *own.shape)
 
     def _wait(self, work: Any) -> None:
         try:
