@@ -150,7 +150,8 @@ class RayLauncher:
         while self._coming:
             self._arrive(ROOM_SECONDS)
         for task, seat in self._place.items():
-            seat.orders.append(("start", task, {"life": 0, "epoch": 0}))
+            if task.kind != "relay":
+                seat.orders.append(("start", task, {"life": 0, "epoch": 0}))
         return [task for task in plan.tasks_of(experiment) if task in self._homeless]
 
     def _wait_for_room(self, experiment: Experiment) -> None:
