@@ -286,7 +286,7 @@ class Control:
             self._count_faults(event.task, message["texts"])
         elif kind == "warning":
             self._console.say(f"{event.task.name}: {message['text']}")
-        elif kind in ("epoch", "reclaimed", "silent", "back", "gone"):
+        elif kind in ("epoch", "reclaimed", "silent", "back", "gone", "ready"):
             self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")

@@ -55,6 +55,7 @@ class Recovery:
         self._epochs: Counter[str] = Counter()
         self._pending: list[Replacement] = []
         self._homeless: list[Task] = []
+        self._absent: set[Task] = set()
         self._causes: dict[Task, str] = {}
         self._next_look = 0.0
         self.count = 0
@@ -97,6 +98,8 @@ class Recovery:
 
     def _tell_lenders(self, actor: Task, what: str) -> int:
         """Say what is to be done with the credits of an actor; its number in the stream."""
+        if what == "reclaim":
+            self._absent.add(actor)
         at = plan.train_actors(self._experiment, self._stream(actor)).index(actor)
         for task in self._lenders(actor):
             self._launcher.tell(task, {"do": what, "actor": at})
@@ -132,6 +135,12 @@ class Recovery:
             return
         if kind == "gone":
             self._let_go(event.task)
+            return
+        if kind == "ready":
+            # Not before, because the others would wait for what it is lent.
+            if event.task.kind == "actor" and event.task in self._absent:
+                self._absent.discard(event.task)
+                self._tell_lenders(event.task, "join")
             return
         number = event.message["epoch" if kind == "epoch" else "actor"]
         for replacement in self._pending:
@@ -179,9 +188,6 @@ class Recovery:
         for task in tasks:
             if self._launcher.replace(task, life=self._lives[task], epoch=self._epochs[self._policy(task)]):
                 placed.append(task)
-        for task in placed:
-            if task.kind == "actor":
-                self._tell_lenders(task, "join")
         self._homeless = [task for task in dict.fromkeys([*self._homeless, *tasks]) if task not in placed]
         return placed
 
@@ -210,5 +216,5 @@ class Recovery:
 
     def forget(self) -> None:
         """Everything starts anew; only the deaths still count."""
-        self._pending, self._homeless, self._causes = [], [], {}
+        self._pending, self._homeless, self._absent, self._causes = [], [], set(), {}
         self._epochs.clear()

@@ -32,9 +32,10 @@ from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
 from srl.store import Store
 from srl.streams.asked import ActServer, Source
-from srl.streams.base import ActClient, Shapes
+from srl.streams.base import ActClient, Shapes, request_spec
 from srl.streams.inline import InlineClient
 from srl.streams.shm import Lane, ShmActClient, ShmAsked, ShmConsumer, ShmProducer
+from srl.tree import tree_map, zeros
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
@@ -132,6 +133,14 @@ class Builder:
                 raise UserError(f"policies {name!r}: {type(policy).__name__} cannot compile acting; set compile=False")
             policy.compile_act()
         return policy
+
+    def _warm(self, policy: Any, name: str, rows: int) -> None:
+        """Have acting compiled now, and not when others wait for the first segment."""
+        if self._experiment.policies[name].compile:
+            request = zeros(request_spec(self._shapes[name], rows))
+            if "mask" in request:
+                tree_map(lambda mask: mask.fill(True), request["mask"])
+            policy.act(request)
 
     def _reader(self, name: str, policy: Any, resources: Mapping[str, Any]) -> Reader:
         return Reader(self._shapes[name].params, resources[f"params/{name}"], policy.module)
@@ -275,7 +284,7 @@ class Builder:
     def _sources(self, task: Task, lanes: list[Lane], resources: Mapping[str, Any]) -> list[Source]:
         """Where a policy worker is asked: in shared memory by the actors here, over the network by the others."""
         name, sources = task.group, list[Source]()
-        shapes, near = self._shapes[name], self._lanes_by_memory(name)
+        shapes, near = self._shapes[name], plan.lanes_by_memory(self._experiment, name, self._site)
         if near:
             block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
             replies = {lane.actor: resources[f"act/{name}/replies/{lane.actor}"] for lane in near}
@@ -283,11 +292,6 @@ class Builder:
         if f"door/{task.name}" in resources:
             sources.append(self._far.asked(task, lanes, resources, self._epoch))
         return sources
-
-    def _lanes_by_memory(self, policy: str) -> list[Lane]:
-        askers = plan.act_actors(self._experiment, policy)
-        near = plan.by_memory(self._experiment, policy, self._site)
-        return [lane for lane in plan.lanes_of(self._experiment, askers) if askers[lane.actor] in near]
 
     def _max_batch(self, policy: str) -> int:
         """Rows per forward pass; 0 takes requests one by one."""
@@ -363,8 +367,9 @@ class Builder:
         own = [lane.index for lane in lanes]
         if self._experiment.policies[name].act == "inline":
             policy = self._acting_policy(name, torch.device("cpu"))
+            self._warm(policy, name, actors.envs)
             return InlineClient(policy, self._reader(name, policy, resources)), own
-        near = self._lanes_by_memory(name)
+        near = plan.lanes_by_memory(self._experiment, name, self._site)
         if any(lane.actor == at for lane in near):
             replies = resources[f"act/{name}/replies/{at}"]
             block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]

@@ -183,7 +183,9 @@ def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
         builder = build.Builder(setting["experiment"], setting["shapes"], setting["folder"], **named)
         torch.set_num_threads(builder.threads(task))
         beat.touch()
-        run_worker(builder.build(task, resources, line), line, beat.touch)
+        worker = builder.build(task, resources, line)
+        line.send({"kind": "ready"})
+        run_worker(worker, line, beat.touch)
         code = 0
     except Closed:
         code = 0

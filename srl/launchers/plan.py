@@ -202,6 +202,12 @@ def by_memory(experiment: Experiment, policy: str, site: Site) -> list[Task]:
     return [task for task in act_actors(experiment, policy) if task in site]
 
 
+def lanes_by_memory(experiment: Experiment, policy: str, site: Site) -> list[Lane]:
+    """The lanes of those actors, numbered as all are."""
+    actors, near = act_actors(experiment, policy), by_memory(experiment, policy, site)
+    return [lane for lane in lanes_of(experiment, actors) if actors[lane.actor] in near]
+
+
 def _doors(experiment: Experiment, task: Task, site: Site) -> list[Need]:
     """Where a worker is heard by those of other hosts; where ranks meet."""
     asked = task.kind == "policy" and experiment.policies[task.group].act == "net"
@@ -234,8 +240,7 @@ def _act_needs(experiment: Experiment, name: str, shapes: Shapes, site: Site) ->
     near = by_memory(experiment, name, site)
     if not near:
         return []
-    actors = act_actors(experiment, name)
-    lanes = [lane for lane in lanes_of(experiment, actors, site) if actors[lane.actor] in near]
+    actors, lanes = act_actors(experiment, name), lanes_by_memory(experiment, name, site)
     needs = [Need(f"act/{name}", nbytes=act_bytes(shapes, lanes)), Need(f"act/{name}/requests", record=LANE)]
     return needs + [Need(f"act/{name}/replies/{actors.index(task)}", record=LANE) for task in near]
 

@@ -35,6 +35,8 @@ from srl.runs import Run
 from srl.streams.base import Shapes
 
 CONNECT_SECONDS = 5.0
+PIN = 0.001
+"""Part of a host's own resource that says which host it is."""
 BLOCK = 16
 """Actors that are placed together."""
 ROOM_SECONDS = 30.0
@@ -143,7 +145,7 @@ class RayLauncher:
 
         self._run = {"experiment": experiment, "shapes": shapes, "folder": run.path.resolve(), "resume": resume}
         self._keys, self._doors, self._needs_memory = Keys.new(), {}, experiment.restarts.memory is not None
-        self._rooms = [_room(experiment, tasks) for tasks in _blocks(experiment)]
+        self._rooms = list(_rooms(experiment))
         self._homeless = set(plan.tasks_of(experiment))
         self._wait_for_room(experiment)
         self._found()
@@ -372,17 +374,28 @@ def _bundle(experiment: Experiment, task: Task) -> dict[str, float]:
     return {"CPU": float(group.threads), **({"GPU": 1.0} if on_gpu else {})}
 
 
-def _room(experiment: Experiment, tasks: list[Task]) -> Room:
-    return Room(tasks, placement_group([_bundle(experiment, task) for task in tasks], strategy="PACK"))
-
-
-def _blocks(experiment: Experiment) -> Iterable[list[Task]]:
-    """Workers that are placed together: all that there are few of, and blocks of actors."""
+def _rooms(experiment: Experiment) -> Iterable[Room]:
+    """Workers that are placed together: those that write to the run folder, policy workers, and blocks of actors."""
     tasks = plan.tasks_of(experiment)
-    few, actors = ([task for task in tasks if (task.kind == "actor") is many] for many in (False, True))
-    yield few
-    for start in range(0, len(actors), BLOCK):
-        yield actors[start : start + BLOCK]
+    writers = [task for task in tasks if task.kind in ("trainer", "evaluator")]
+    here = _here_if_it_can(sum(_bundle(experiment, task)["CPU"] for task in writers))
+    yield _room(experiment, writers, here)
+    for kind in ("policy", "actor"):
+        alike = [task for task in tasks if task.kind == kind]
+        for start in range(0, len(alike), BLOCK):
+            yield _room(experiment, alike[start : start + BLOCK], {})
+
+
+def _room(experiment: Experiment, tasks: list[Task], pin: dict[str, float]) -> Room:
+    return Room(tasks, placement_group([_bundle(experiment, task) | pin for task in tasks], strategy="PACK"))
+
+
+def _here_if_it_can(cpus: float) -> dict[str, float]:
+    """What a bundle asks for to be on this host, which surely sees the run folder, if that has so many CPUs."""
+    here = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == here)
+    able = node["Resources"].get("CPU", 0.0) >= cpus
+    return {f"node:{node['NodeManagerAddress']}": PIN} if able else {}
 
 
 def _may_wait(experiment: Experiment, task: Task) -> bool:
