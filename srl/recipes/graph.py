@@ -38,9 +38,7 @@ def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
                 model=_model(p), act=p["act"], count=p["policy_workers"], device=p["device"], compile=p["compile"]
             ),
         },
-        trainers={
-            "main": Trainers(algorithm=algorithm, count=p["trainers"], device=p["device"], threads=p["threads"])
-        },
+        trainers={"main": Trainers(algorithm=algorithm, count=p["trainers"], device=p["device"], threads=p["threads"])},
         streams={"main": Train(rollout=p["rollout"], batch=rollouts, max_lag=p["max_lag"], chunk=_chunk(p))},
         stop=Stop(steps=p["steps"], reward=p["stop_at_reward"]),
         seed=p["seed"],
