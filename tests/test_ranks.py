@@ -76,8 +76,8 @@ def wait_for(what, run: subprocess.Popen[str]):
     return found
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    run = runs_of.start(folder, "ppo", *TWO, *runs_of.FOREVER, "--set", "log_every=1000", *words)
+def start(folder: Path, *words: str, log_every: int = 1000) -> subprocess.Popen[str]:
+    run = runs_of.start(folder, "ppo", *TWO, *runs_of.FOREVER, "--set", f"log_every={log_every}", *words)
     runs_of.wait_until_training(folder, run)
     return run
 
@@ -146,3 +146,40 @@ def test_ctrl_c_ends_a_run_whose_ranks_do_not_all_get_their_batch(tmp_path: Path
     summary, _ = interrupt(tmp_path, run)
     assert summary["reason"] == "interrupted"
     assert len(list((tmp_path / "run" / "checkpoints" / "main").glob("step_*"))) == 1
+
+
+SLOW = """
+import os, time
+from pathlib import Path
+from srl.envs.fake import ConstantReward
+class Slow(ConstantReward):
+    def step(self, action):
+        try:
+            Path("slow").symlink_to(str(os.getpid()))
+        except FileExistsError:
+            pass
+        if os.readlink("slow") == str(os.getpid()):
+            time.sleep(0.02)
+        return super().step(action)
+"""
+
+
+def test_a_rank_that_waits_for_another_ones_batch_lives(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    run = start(
+        tmp_path, "--env", "slow:Slow", "--set", "stall_seconds=2", "--set", "restarts.limit=0", log_every=UPDATE
+    )
+    row = wait_for(lambda: rows(tmp_path)[-1] if len(rows(tmp_path)) > 2 else None, run)
+    assert row["time/seconds"] / row["train/version"] > 2, "every batch took longer than a stall"
+    interrupt(tmp_path, run)
+
+
+def test_an_actor_is_replaced_and_its_own_trainer_lends_to_it_again(tmp_path: Path) -> None:
+    run = start(tmp_path, "--max-lag", "1")
+    for actor in ("actor-main-0", "actor-main-1"):
+        restarts = rows(tmp_path)[-1]["run/restarts"]
+        os.kill(runs_of.worker_pids(tmp_path, run)[actor], signal.SIGKILL)
+        wait_for(lambda restarts=restarts: rows(tmp_path)[-1]["run/restarts"] > restarts, run)
+        steps = rows(tmp_path)[-1][STEPS]
+        wait_for(lambda steps=steps: rows(tmp_path)[-1][STEPS] > steps + 10_000, run)
+    interrupt(tmp_path, run)
