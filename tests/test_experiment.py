@@ -30,6 +30,15 @@ def test_the_only_group_needs_no_name():
     assert only(alone.policies) == ("main", POLICIES)
 
 
+class Lonely:
+    """An algorithm that knows of no other trainers."""
+
+    def build(self, policy, seed=0): ...
+
+
+TWO = dataclasses.replace(TRAINERS, count=2)
+ONE = dataclasses.replace(ACTORS, count=1)
+PAIR = {"streams": Train(batch=2), "actors": dataclasses.replace(ACTORS, count=2)}
 OTHER = dataclasses.replace(ACTORS, envs=ACTORS.envs + 1)
 
 
@@ -48,11 +57,18 @@ OTHER = dataclasses.replace(ACTORS, envs=ACTORS.envs + 1)
         ({"streams": {"main": Train(), "unused": Train()}}, "'unused' must have exactly one"),
         ({"trainers": {"t": TRAINERS, "u": TRAINERS}}, "one writer"),
         ({"policies": {"main": POLICIES, "unused": POLICIES}}, "unused"),
+        ({"trainers": TWO, "streams": Train(batch=3)}, "2 trainers cannot share batches of 3 segments equally"),
+        ({"trainers": TWO, "streams": Train(batch=2), "actors": ONE}, "each of 2 trainers needs an actor.*there are 1"),
+        ({"trainers": dataclasses.replace(TWO, algorithm=Lonely()), **PAIR}, "Lonely.build takes no ranks"),
     ],
 )
 def test_a_loose_end_is_named(groups, said):
     with pytest.raises(UserError, match=said):
         changed(**groups).check()
+
+
+def test_several_trainers_with_a_part_of_the_batch_each_are_no_loose_end():
+    changed(trainers=TWO, **PAIR).check()
 
 
 def test_a_policy_has_one_trainer():
@@ -78,6 +94,7 @@ def test_a_policy_has_one_trainer():
         (lambda: Train(rollout=10, chunk=20), "chunk must divide rollout"),
         (lambda: Train(batch=0), "Train.batch"),
         (lambda: dataclasses.replace(TRAINERS, threads=0), "threads"),
+        (lambda: dataclasses.replace(TRAINERS, count=0), "Trainers.count must be 1 or more, not 0"),
         (lambda: changed(keep=0), "keep"),
         (lambda: changed(actors=[ACTORS]), "actors must be Actors"),
     ],

@@ -4,11 +4,12 @@ import itertools
 import os
 import resource
 import select
+import socket
 
 import numpy as np
 import pytest
 
-from srl.memory import PIPE_BYTES, Channel, Memory, available_memory
+from srl.memory import PIPE_BYTES, Channel, Listener, Memory, available_memory
 
 
 @pytest.fixture
@@ -145,3 +146,16 @@ def test_more_memory_than_there_is_is_refused_before_any_is_taken():
     with pytest.raises(MemoryError, match="are available"):
         Memory(2 * available)
     assert available_memory() > available / 2
+
+
+def test_a_listener_is_attached_by_its_descriptor_and_heard_of_by_its_address():
+    listener = Listener()
+    other = Listener(os.dup(listener.fds()[0]))
+    assert other.address == listener.address
+    assert other.address[0] == "127.0.0.1"
+    socket.create_connection(other.address).close()
+    other.close()
+    address = listener.address
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)

@@ -3,7 +3,7 @@
     actors    environments stepped one by one    one per core, but at least 4 environments each
               environments that come as a vector 1
               where there are several trainers   as many for each
-    threads   of trainers that `threads=0` leaves to this rule: all cores shared out while the actors wait for them,
+    threads   of trainers that `threads=0` leaves to this rule: a share of all cores while the actors wait for them, of
               half where they run ahead
     compile   small networks, where there is a C++ compiler and enough gradient steps to win back what compiling takes
 

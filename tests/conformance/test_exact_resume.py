@@ -21,6 +21,7 @@ KINDS = {
     "ppo, single environments": (ppo, {"env": "Acrobot-v1", "minibatches": 2, "normalise": True}),
     "ppo, lstm, normalised": (ppo, {"env": "CartPole-v1", "memory": "lstm", "normalise": True, "minibatches": 2}),
     "ppo, continuous, popart": (ppo, {"env": "Pendulum-v1", "popart": True, "minibatches": 2}),
+    "ppo, two trainers": (ppo, {"env": "CartPole-v1", "minibatches": 2, "normalise": True, "trainers": 2}),
     "impala": (impala, {"env": "CartPole-v1", "max_lag": 0}),
 }
 KILLS_ITSELF = """

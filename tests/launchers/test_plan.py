@@ -34,7 +34,8 @@ def two_policies():
     ).check()
 
 
-EXPERIMENTS = {"shm": SHM, "inline": INLINE, "two": two_policies()}
+RANKS = ppo(ENV, actors=5, ring=2, envs=20, trainers=2, max_lag=1, **SIZE)
+EXPERIMENTS = {"shm": SHM, "inline": INLINE, "two": two_policies(), "ranks": RANKS}
 
 
 class Link:
@@ -77,7 +78,7 @@ def test_every_resource_has_a_name_of_its_own_and_someone_who_needs_it(name):
     assert len(set(names)) == len(names)
     used = {need.name for task in plan.tasks_of(experiment) for need in plan.needed_by(task, experiment, needs)}
     assert used == set(names)
-    assert all((need.nbytes > 0) != bool(need.record) for need in needs)
+    assert all((need.nbytes > 0) + bool(need.record) + need.listens == 1 for need in needs)
 
 
 def test_nobody_is_given_what_belongs_to_another_policy_or_actor():
@@ -92,7 +93,25 @@ def test_nobody_is_given_what_belongs_to_another_policy_or_actor():
             assert own == alone | {f"train/{task.group}/0"}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_rank_is_given_its_part_of_the_stream():
+    needs = plan.needs_of(RANKS, describe(RANKS))
+    actors = plan.train_actors(RANKS, "main")
+    parts = [plan.part_of(RANKS, "main", rank) for rank in range(2)]
+    assert parts == [actors[:2], actors[2:]]
+    for rank, part in enumerate(parts):
+        own = {"params/main", "beats", "ranks/main", f"train/main/{rank}", f"train/main/{rank}/full"}
+        own |= {f"train/main/credits/{actors.index(actor)}" for actor in part}
+        trainer = Task("trainer", "main", rank)
+        assert {need.name for need in plan.needed_by(trainer, RANKS, needs)} == own
+        for actor in part:
+            assert plan.rank_of(RANKS, "main", actor) == trainer
+            assert f"train/main/{rank}" in {need.name for need in plan.needed_by(actor, RANKS, needs)}
+    sizes = [need.nbytes for need in needs if need.name.startswith("train/main/") and need.nbytes]
+    alone = plan.needs_of(ppo(ENV, actors=5, ring=2, envs=20, max_lag=1, **SIZE), describe(RANKS))
+    assert sizes == [next(need.nbytes for need in alone if need.name == "train/main/0") // 2] * 2
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS.keys() - {"ranks"})
 def test_each_worker_is_built_from_what_it_is_given_alone(name, tmp_path):
     experiment = EXPERIMENTS[name]
     shapes = describe(experiment)

@@ -12,6 +12,7 @@ OPEN = {
     "ring": 1,
     "envs": 32,
     "threads": 1,
+    "trainers": 1,
     "max_lag": 0,
     "memory": "none",
     "compile": None,
@@ -44,6 +45,10 @@ def cores(monkeypatch):
         (8, {"env": "LunarLander-v3"}, 8),
         (2, {"env": "PongNoFrameskip-v4", "envs": 16}, 2),
         (8, {"actors": 2}, 2),
+        (8, {"trainers": 2}, 8),
+        (6, {"trainers": 2}, 4),
+        (1, {"trainers": 2}, 2),
+        (8, {"trainers": 2, "env": "CartPole-v1"}, 2),
     ],
 )
 def test_actors(cores, machine, given, actors):
@@ -53,7 +58,14 @@ def test_actors(cores, machine, given, actors):
 
 @pytest.mark.parametrize(
     ("machine", "given", "threads"),
-    [(8, {}, 1), (8, {"threads": 0}, 8), (8, {"threads": 0, "max_lag": 1}, 4), (1, {"threads": 0, "max_lag": 1}, 1)],
+    [
+        (8, {}, 1),
+        (8, {"threads": 0}, 8),
+        (8, {"threads": 0, "max_lag": 1}, 4),
+        (1, {"threads": 0, "max_lag": 1}, 1),
+        (8, {"threads": 0, "trainers": 2}, 4),
+        (1, {"threads": 0, "trainers": 2}, 1),
+    ],
 )
 def test_threads(cores, machine, given, threads):
     cores(machine)
