@@ -69,9 +69,11 @@ def tree_map(fn: Callable[[Any], Any], tree: Any) -> Any: ...
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any: ...
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """The tree of fn(leaf, *other_leaves); the other trees must have at least the keys of the first."""
-    if isinstance(tree, dict):
-        return {key: tree_map(fn, child, *(other[key] for other in rest)) for key, child in tree.items()}
-    return fn(tree, *rest)
+    if not isinstance(tree, dict):
+        return fn(tree, *rest)
+    if not rest:  # which is most common, and has no need to look for others at every key
+        return {key: tree_map(fn, child) for key, child in tree.items()}
+    return {key: tree_map(fn, child, *(other[key] for other in rest)) for key, child in tree.items()}
 
 
 def name_of(path: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from srl.algorithms.adam import Adam
 from srl.errors import UserError
 
 ADAM_EPS = 1e-5
@@ -137,9 +138,9 @@ class Update:
         self.ranks = ranks
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         if optimizer == "adam":
-            # The learning rate given here is never used: every step brings its own.
-            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.parameters, 0.0, eps=ADAM_EPS, fused=True)
+            self.optimizer: Any = Adam(self.parameters, ADAM_EPS)
         else:
+            # The learning rate given here is never used: every step brings its own.
             self.optimizer = torch.optim.RMSprop(self.parameters, 0.0, alpha=RMSPROP_DECAY, eps=ADAM_EPS, foreach=True)
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self.count = 0

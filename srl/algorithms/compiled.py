@@ -19,28 +19,30 @@ from torch import Tensor
 from srl.algorithms.base import Stats, Update
 from srl.errors import UserError
 
-_CONFIG: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage] there is no public switch
-
 
 class CompiledStep:
     """`losses(*args)["loss"]` goes down by one step of Adam; the statistics of the step come back."""
 
     def __init__(self, losses: Callable[..., Stats], update: Update) -> None:
-        if not hasattr(_CONFIG, "trace_autograd_ops"):
+        # Asked for here, because it imports the compiler. There is no public switch.
+        switches: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]
+        if not hasattr(switches, "trace_autograd_ops"):
             raise UserError(
                 f"torch {torch.__version__} cannot compile a gradient step; use torch 2.13, or compile=False"
             )
-        _CONFIG.trace_autograd_ops = True
+        switches.trace_autograd_ops = True
         self._losses = losses
         self._update = update
-        self._adam: Any = update.optimizer
+        self._adam = update.optimizer
         group = self._adam.param_groups[0]
         self._betas, self._eps = group["betas"], group["eps"]
         self._steps: list[Tensor] = []
         self._means: list[Tensor] = []
         self._squares: list[Tensor] = []
-        # Sizes of minibatches differ a little from each other, and not every size may be worth a compilation.
-        compiled: Any = functools.partial(torch.compile, dynamic=True, fullgraph=True)
+        # Sizes of minibatches differ a little from each other, and not every size may be worth a compilation. The code
+        # that is chosen for a size need not look at the shapes of all weights again.
+        options: Any = {"size_asserts": False, "alignment_asserts": False}
+        compiled: Any = functools.partial(torch.compile, dynamic=True, fullgraph=True, options=options)
         if update.ranks is None:
             self._step = compiled(self._step)
         else:

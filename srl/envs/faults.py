@@ -122,7 +122,7 @@ class Finite:
 
     def _look(self, values: Any, what: str, found: dict[int, str]) -> dict[int, str]:
         fine = np.isfinite(values)
-        if fine.all():
+        if np.count_nonzero(fine) == fine.size:  # quicker than all(), and asked in every step
             return found
         rows: Sequence[int] = np.flatnonzero(~fine.reshape(len(values), -1).all(axis=1)).tolist()
         return {**{row: f"{what} is {values[row]}, which is not finite"[:TEXT] for row in rows}, **found}

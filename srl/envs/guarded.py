@@ -91,13 +91,24 @@ class Guarded:
     def step(self, action: Tree, out: dict[str, Any]) -> None:
         """Play one action in every environment whose episode goes on; reset the others."""
         actions = action_rows(self._action_space, action)
-        out["reward"][:], out["terminated"][:], out["truncated"][:] = 0, False, False
+        # Looked up once, and stepped here and not in a call, because this is done for every environment.
+        seen, reward, terminated, truncated = out["obs"], out["reward"], out["terminated"], out["truncated"]
+        write, ended, masks = self._write, self._ended, self._masks
+        reward[:], terminated[:], truncated[:] = 0, False, False
         if "broken" in out:
             out["broken"][:] = False
         failed: list[int] = []
-        for i in range(self.size):
+        for i, env in enumerate(self._envs):
             try:
-                self._step(i, actions[i], out)
+                if ended[i]:
+                    obs, info = self._reset(i)
+                else:
+                    obs, reward[i], over, cut, info = env.step(actions[i])
+                    if over or cut:
+                        terminated[i], truncated[i], ended[i] = over, cut, True
+                write(seen, i, obs)
+                if masks and not ended[i]:
+                    masks.write_row(out["mask"], i, obs, info)
             except Exception as error:
                 self._replace(i, *of_exception(error))
                 failed.append(i)
@@ -107,17 +118,6 @@ class Guarded:
         if self._masks:
             self._masks.allow(out["mask"], self._ended)
             self._masks.check(out["mask"])
-
-    def _step(self, i: int, action: Any, out: dict[str, Any]) -> None:
-        if self._ended[i]:
-            obs, info = self._reset(i)
-        else:
-            obs, out["reward"][i], over, cut, info = self._envs[i].step(action)
-            if over or cut:
-                out["terminated"][i], out["truncated"][i], self._ended[i] = over, cut, True
-        self._write(out["obs"], i, obs)
-        if self._masks and not self._ended[i]:
-            self._masks.write_row(out["mask"], i, obs, info)
 
     def _break_what_is_not_finite(self, out: dict[str, Any]) -> None:
         wrong = self._finite.wrong(out)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import mmap
 import os
@@ -150,6 +151,8 @@ class Zygote:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
         self._build = cloudpickle.loads(whole(self._builder))
+        # A collection of garbage writes to all that it looks at: each child would get a copy of what is imported here.
+        gc.freeze()
 
     def _replace(self, row: int, life: int) -> None:
         """End the child of a row, and start the next when the last one is buried."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import select
 import signal
@@ -218,4 +219,6 @@ def _redirect_output(run: Run, task: Task) -> None:
 def main(fd: int, control: int) -> None:
     """Serve the process that started this one, over this socket."""
     die_with(control)
+    # A collection of garbage writes to all that it looks at: each worker would get a copy of what is imported here.
+    gc.freeze()
     Nursery(fd).serve()

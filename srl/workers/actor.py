@@ -67,6 +67,7 @@ class Rollout:
         self._return = np.zeros(rows, np.float64)
         self._length = np.zeros(rows, np.int64)
         self._broken = np.zeros(rows, bool)
+        self._any_broken = False
         self._broken_at: list[tuple[int, int]] = []
         self.slot: Slot | None = None
         self.t = 0
@@ -106,9 +107,11 @@ class Rollout:
         """Write what the policy said, step the environments; True when the segment is full."""
         segment, t = self._segment(), self.t
         for name, leaf in reply.items():
-            if name in ("state", "version"):
-                continue
-            copy_into(index(segment[name], t), leaf)
+            if isinstance(leaf, dict):
+                if name != "state":
+                    copy_into(index(segment[name], t), leaf)
+            elif name != "version":
+                segment[name][t] = leaf
         if self._state:
             copy_into(self._state, reply["state"])
         segment["version"][t] = version
@@ -117,7 +120,8 @@ class Rollout:
             out[name] = segment[name][t]
         out["broken"] = self._broken
         self.envs.step(index(segment["action"], t), out)
-        if self._broken.any():
+        self._any_broken = np.count_nonzero(self._broken) > 0
+        if self._any_broken:
             self._broken_at += [(t, row) for row in np.flatnonzero(self._broken).tolist()]
         # The step of an invalid row was a reset, so the row after it is an episode's first.
         np.logical_not(segment["valid"][t], out=segment["first"][t + 1])
@@ -142,7 +146,7 @@ class Rollout:
 
     def faults(self) -> list[str]:
         """What has gone wrong with the environments in this step."""
-        return texts_of(self.envs) if self._broken.any() else []
+        return texts_of(self.envs) if self._any_broken else []
 
     def _count_episodes(self, segment: dict[str, Any]) -> None:
         """Write return and length of every episode at the row where it ended; carry the open ones over."""

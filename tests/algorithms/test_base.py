@@ -1,6 +1,9 @@
 """The weight update and the reading of stats."""
 
+import copy
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -63,6 +66,43 @@ def test_update_goes_on_from_a_file(name):
         u.step({"loss": n(x).square().sum()}, 0.1)
     assert torch.equal(net.weight, net2.weight)
     assert update2.count == 2
+
+
+def test_adam_goes_on_from_what_torch_has_kept():
+    net, other, x = module(), module(), torch.tensor([[1.0, 2.0]])
+    theirs = torch.optim.Adam(other.parameters(), 0.1, eps=1e-5, fused=True)
+    ours = Update(net, "adam", None)
+    for at in range(2):
+        theirs.zero_grad()
+        other(x).square().sum().backward()
+        theirs.step()
+        if at == 0:
+            ours.load_state_dict({"optimizer": copy.deepcopy(theirs.state_dict()), "count": 1})
+            net.load_state_dict(other.state_dict())
+    ours.step(net(x).square().sum(), 0.1)
+    assert torch.equal(net.weight, other.weight)
+
+
+def test_adam_refuses_the_state_of_other_parameters():
+    update = Update(module(), "adam", None)
+    kept = {"step": torch.ones(()), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}
+    with pytest.raises(ValueError, match=r"averages of parameter 0 have the shape \(3,\), not \(1, 2\)"):
+        update.load_state_dict({"optimizer": {"state": {0: kept}}, "count": 1})
+
+
+def test_adam_leaves_a_parameter_without_gradient_alone():
+    used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    update = Update(nn.ParameterList([unused, used]), "adam", None)
+    update.step(used.sum(), 0.1)
+    assert unused.item() == 1.0
+    assert used.item() < 1.0
+
+
+def test_learning_without_a_compiler_does_not_import_one():
+    code = "import sys, srl.algorithms.ppo_learner as p, torch; net = torch.nn.Linear(1, 1);"
+    code += "p.Update(net, 'adam', 0.5).step(net(torch.ones(1, 1)).sum(), 0.1);"
+    code += "sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def batch(**changes):

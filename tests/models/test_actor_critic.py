@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from srl.models.config import GRU, LSTM, MLP, ActorCritic, Auto, Gaussian, PopArt, ResNet
-from srl.tree import Spec, leaves, tree_map, zeros
+from srl.tree import Spec, index, leaves, tree_map, zeros
 
 SMALL = Auto(vector=MLP(hidden=(16,)), image=ResNet(channels=(4,), features=8))
 MEMORIES = {"none": None, "lstm": LSTM(size=6), "gru": GRU(size=6)}
@@ -53,9 +53,12 @@ def test_compiled_acting_gives_what_eager_acting_gives(spaces, draw, space, kind
     mask_spec, mask = draw.mask(action_spec, B)
     eager, compiled = (settings.build(obs_spec, action_spec, mask_spec, seed=1) for _ in range(2))
     compiled.compile_act()
-    for noise in ({"noise": draw.rng.random((B, eager.noise), dtype=np.float32)}, {}):
-        state = tree_map(lambda leaf: draw.rng.normal(size=leaf.shape).astype("f"), zeros(eager.state, B))
-        request = {"obs": draw.tree(obs_spec, B), "first": draw.rng.random(B) < 0.3, "state": state, "mask": mask}
+    # Whatever is asked next, the code that answers is the code for it, though the network is not looked at again.
+    for rows, explore in ((B, True), (B, False), (B - 1, True), (B, True)):
+        noise = {"noise": draw.rng.random((rows, eager.noise), dtype=np.float32)} if explore else {}
+        state = tree_map(lambda leaf: draw.rng.normal(size=leaf.shape).astype("f"), zeros(eager.state, rows))
+        request = {"obs": draw.tree(obs_spec, rows), "first": draw.rng.random(rows) < 0.3, "state": state}
+        request["mask"] = index(mask, slice(rows))
         expected, got = eager.act(request | noise), compiled.act(request | noise)
         assert list(leaves(expected))
         tree_map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), expected, got)
@@ -66,6 +69,19 @@ def test_compiled_acting_gives_what_eager_acting_gives(spaces, draw, space, kind
                 parameter.mul_(0.5)
     expected, got = eager.act(request), compiled.act(request)
     np.testing.assert_allclose(expected["value"], got["value"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_policies_that_are_compiled_in_one_process_are_not_taken_for_each_other(spaces, draw):
+    for activation in ("tanh", "relu"):
+        settings = ActorCritic(encoder=MLP(hidden=(8,), activation=activation), policy_gain=1.0)
+        eager, compiled = (settings.build(spaces.vector, spaces.choice, seed=1) for _ in range(2))
+        compiled.compile_act()
+        for rows in (B, 2 * B, 1):
+            request = {"obs": draw.tree(spaces.vector, rows), "first": np.ones(rows, bool)}
+            expected, got = eager.act(request), compiled.act(request)
+            np.testing.assert_allclose(expected["value"], got["value"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", ["choice", "choices", "bits", "box", "nested"])
