@@ -26,10 +26,12 @@ def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
     env, rollouts = p["env"], p["actors"] * p["ring"]
     if rollouts < 1 or p["envs"] < rollouts or p["envs"] % rollouts:
         raise UserError(f"envs ({p['envs']}) must be a multiple of actors x ring ({p['actors']} x {p['ring']})")
-    groups = {"main": Actors(env=env, count=p["actors"], ring=p["ring"], envs=p["envs"] // rollouts)}
+    size = {"count": p["actors"], "ring": p["ring"], "envs": p["envs"] // rollouts}
+    groups = {"main": Actors(env=env, isolate=p["isolate"], **size)}
     if p["eval_every"]:
         evaluate = Evaluate(every=p["eval_every"], episodes=EVAL_EPISODES)
-        groups["eval"] = Actors(env=env, envs=EVAL_EPISODES // 2, train=None, explore=False, evaluate=evaluate)
+        own = {"train": None, "explore": False, "envs": EVAL_EPISODES // 2}
+        groups["eval"] = Actors(env=env, isolate=p["isolate"], evaluate=evaluate, **own)
     return Experiment(
         name=name,
         actors=groups,
