@@ -36,7 +36,6 @@ from srl.envs.guarded import Guarded
 from srl.envs.gym import GymBatch
 from srl.envs.inplace import InPlace, writes_in_place
 from srl.envs.isolated import Isolated
-from srl.envs.state import captured, restored
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
 from srl.tree import Array, SpecTree, Tree
@@ -90,19 +89,6 @@ class EnvBatch(Protocol):
     def close(self) -> None:
         """Give back what the environments hold."""
         ...
-
-
-def state_of(batch: Any) -> dict[str, Any] | None:
-    """How a batch stands, as plain data; None where it cannot say. What changes in it, it names in `kept`."""
-    kept: tuple[str, ...] = getattr(batch, "kept", ())
-    return captured({name: getattr(batch, name) for name in kept}) if kept else None
-
-
-def put_back(batch: Any, state: dict[str, Any]) -> None:
-    """Let a batch that has just been reset go on exactly as another one of its kind stood."""
-    kept: tuple[str, ...] = getattr(batch, "kept", ())
-    for name, value in restored({name: getattr(batch, name) for name in kept}, state).items():
-        setattr(batch, name, value)
 
 
 def name_of_env(env: Source) -> str:

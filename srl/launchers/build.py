@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from srl.envs.base import isolated, make, put_back, state_of
+from srl.envs.base import isolated, make
 from srl.envs.faults import Limits
+from srl.envs.kept import put_back, state_of
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.experiment import Actors, Experiment, Init
@@ -32,7 +33,7 @@ from srl.store import Store
 from srl.streams.base import ActClient, Shapes
 from srl.streams.inline import InlineClient
 from srl.streams.shm import ShmActClient, ShmActServer, ShmConsumer, ShmProducer
-from srl.tree import seen, spec_of
+from srl.tree import seen, spec_of, spec_to_plain
 from srl.workers.actor import Actor, Rollout
 from srl.workers.base import Link, Worker
 from srl.workers.evaluator import Evaluator
@@ -216,7 +217,7 @@ class Builder:
 
     def _save(self, name: str, weights: Any, meta: dict[str, Any], training: Any, link: str) -> str:
         shapes = self._shapes[name]
-        spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
+        spaces = {key: spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
         digest = checkpoints.sha256_of(weights)
         meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
         folder, store = self._checkpoints(name), Store(self._folder / "store.sqlite")

@@ -1,7 +1,7 @@
 """The nursery: a small process that forks workers, buries them, and tells control.
 
 It loads torch once and never runs anything with it, holds no thread and no lock, and so can be forked at any time.
-It believes its parent, who speaks to it over an inherited socket, and nobody else.
+It believes its parent, who speaks to it over an inherited socket, and nobody else. What it answers is plain data.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Nursery:
         if (pid := os.fork()) == 0:
             self._become_child()
             with os.fdopen(writer, "wb") as out:
-                out.write(cloudpickle.dumps(_described(experiment)))
+                out.write(msgspec.msgpack.encode(_described(experiment)))
                 out.flush()
             os._exit(0)
         os.close(writer)
@@ -116,7 +116,7 @@ class Nursery:
         if data:
             return data
         end = f"died with status {status}" if status >= 256 else f"was killed by {signal.Signals(status).name}"
-        return cloudpickle.dumps({"error": f"the process that first built the environment {end}"})
+        return msgspec.msgpack.encode({"error": f"the process that first built the environment {end}"})
 
     def _start(self, message: dict[str, Any]) -> None:
         fds: list[int] = []
@@ -128,7 +128,7 @@ class Nursery:
         for fd in fds:
             os.close(fd)
         self._children[pid] = message["task"]
-        self._control.send_bytes(cloudpickle.dumps({"task": message["task"], "pid": pid}))
+        self._say(message["task"], pid=pid)
 
     def _become_child(self) -> None:
         die_with(self._pid)
@@ -148,13 +148,16 @@ class Nursery:
             if pid == 0:
                 return
             task = self._children.pop(pid)
-            self._control.send_bytes(cloudpickle.dumps({"task": task, "status": os.waitstatus_to_exitcode(status)}))
+            self._say(task, status=os.waitstatus_to_exitcode(status))
+
+    def _say(self, task: Task, **what: int) -> None:
+        self._control.send_bytes(msgspec.msgpack.encode({"task": task, **what}))
 
 
 def _described(experiment: Any) -> dict[str, Any]:
     try:
         torch.set_num_threads(1)
-        return {"shapes": build.describe(experiment)}
+        return {"shapes": {name: shapes.to_plain() for name, shapes in build.describe(experiment).items()}}
     except UserError as error:
         return {"user_error": str(error)}
     except BaseException as error:

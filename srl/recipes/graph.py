@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from srl.errors import UserError
@@ -26,12 +27,12 @@ def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
     env, rollouts = p["env"], p["actors"] * p["ring"]
     if rollouts < 1 or p["envs"] < rollouts or p["envs"] % rollouts:
         raise UserError(f"envs ({p['envs']}) must be a multiple of actors x ring ({p['actors']} x {p['ring']})")
-    size = {"count": p["actors"], "ring": p["ring"], "envs": p["envs"] // rollouts}
-    groups = {"main": Actors(env=env, isolate=p["isolate"], **size)}
+    main = Actors(env=env, count=p["actors"], ring=p["ring"], envs=p["envs"] // rollouts, isolate=p["isolate"])
+    groups = {"main": main}
     if p["eval_every"]:
         evaluate = Evaluate(every=p["eval_every"], episodes=EVAL_EPISODES)
-        own = {"train": None, "explore": False, "envs": EVAL_EPISODES // 2}
-        groups["eval"] = Actors(env=env, isolate=p["isolate"], evaluate=evaluate, **own)
+        played = replace(main, count=1, ring=1, envs=EVAL_EPISODES // 2, train=None, explore=False)
+        groups["eval"] = replace(played, evaluate=evaluate)
     return Experiment(
         name=name,
         actors=groups,
