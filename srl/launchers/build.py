@@ -19,7 +19,7 @@ import torch
 
 from srl.envs.base import isolated, make
 from srl.envs.faults import Limits
-from srl.envs.kept import put_back, state_of
+from srl.envs.kept import put_back, state_of, why_not
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.experiment import Actors, Experiment, Init
@@ -197,7 +197,7 @@ class Builder:
             frames_per_step=self._shapes[trainers.policy].frames_per_step,
             device=device,
             progress=progress,
-            keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
+            keep_lanes=self._is_exact(trainers.train),
         )
 
     def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:
@@ -288,6 +288,9 @@ class Builder:
         goes_on = self._resume and not self._life
         checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest") if goes_on else None
         rollouts = [self._rollout(actors, lane, checkpoint) for lane in train_lanes]
+        why = why_not(rollouts[0].envs) if self._is_exact(stream) and at == self._life == 0 else None
+        if why:
+            link.send({"kind": "warning", "text": f"this run resumes, but not bit for bit: {why}"})
         act, act_lanes = self._act_client(task, actors, resources)
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
@@ -304,6 +307,10 @@ class Builder:
                 write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
 
         return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
+
+    def _is_exact(self, stream: str) -> bool:
+        """Whether a run is to resume bit for bit, as far as its environments can."""
+        return self._experiment.streams[stream].max_lag == 0
 
     def _rollout(self, actors: Actors, lane: int, checkpoint: checkpoints.Checkpoint | None) -> Rollout:
         """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""

@@ -9,6 +9,7 @@ import pytest
 
 import srl
 from srl import control, runs
+from srl.envs.fake import Counting
 from srl.metrics import STEPS, read_rows
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
@@ -22,6 +23,7 @@ KINDS = {
     "ppo, lstm, normalised": (ppo, {"env": "CartPole-v1", "memory": "lstm", "normalise": True, "minibatches": 2}),
     "ppo, continuous, popart": (ppo, {"env": "Pendulum-v1", "popart": True, "minibatches": 2}),
     "impala": (impala, {"env": "CartPole-v1", "max_lag": 0}),
+    "ppo, isolated": (ppo, {"env": "CartPole-v1", "isolate": True, "minibatches": 2}),
 }
 KILLS_ITSELF = """
 import os, signal, sys
@@ -48,6 +50,15 @@ else:
 """Trains in a folder, or goes on there, until it has trained on so many steps; then it is killed."""
 
 
+class Unsaid(Counting):
+    """Cannot say how it stands."""
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state): ...
+
+
 def experiment(kind: str, steps: int):
     recipe, parameters = KINDS[kind]
     made = recipe(**{**BASE, **parameters, "steps": steps, "stop_at_reward": 1e9})
@@ -71,3 +82,22 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path, kind):
         [(row[STEPS], row["train/loss"], row.get("rollout/ep_rew_mean")) for row in rows] for rows in curves
     )
     assert got == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"env": "PongNoFrameskip-v4"}, "environments of the kind Atari do not say how they stand"),
+        ({"env": "tests.conformance.test_exact_resume:Unsaid"}, "get_state() returns None"),
+        ({"env": "tests.conformance.test_exact_resume:Unsaid", "isolate": True}, "get_state() returns None"),
+        ({"env": "tests.conformance.test_exact_resume:Unsaid", "max_lag": 1}, None),
+        ({"env": "CartPole-v1"}, None),
+        ({"env": "CartPole-v1", "isolate": True}, None),
+    ],
+)
+def test_a_run_says_at_its_start_that_it_cannot_be_resumed_exactly(tmp_path, capsys, parameters, why):
+    made = ppo(**{**BASE, "envs": 4, "rollout": 8, **parameters}, steps=64, minibatches=1)
+    srl.train(made, runs_folder=tmp_path, launcher="serial")
+    told = [line for line in capsys.readouterr().err.splitlines() if "not bit for bit" in line]
+    assert len(told) == (why is not None)
+    assert all("this run resumes, but not bit for bit: " in line and why in line for line in told)
