@@ -45,14 +45,16 @@ class Rebuilt:
         self._open = True
         self._fresh = False
         """Built, and to be reset by the next step."""
+        self._restarts = False
+        """Whether there are rows to be begun anew in the next step."""
         self._again = np.zeros(self.size, bool)
-        """Rows to be begun anew in the next step."""
+        """Which, if there are any."""
 
     @property
     def kept(self) -> tuple[str, ...]:
         """What changes, where the batch inside says what of it does."""
         inside: tuple[str, ...] = getattr(self._batch, "kept", ())
-        own = ("_last", "_seed", "_lives", "_fresh", "_again")
+        own = ("_last", "_seed", "_lives", "_fresh", "_restarts", "_again")
         return (*own, *(f"_batch.{name}" for name in inside)) if inside else ()
 
     def why_not(self) -> str | None:
@@ -72,8 +74,7 @@ class Rebuilt:
                 begun = self._all_finite(self._finite.wrong({"obs": out["obs"]}))
             except Exception as error:
                 self._replace(error)
-        self._fresh = False
-        self._again[:] = False
+        self._fresh = self._restarts = False
         copy_into(self._last, out["obs"])
 
     def _all_finite(self, wrong: dict[int, str]) -> bool:
@@ -93,7 +94,7 @@ class Rebuilt:
             return
         try:
             self._batch.step(action, out)
-            if self._again.any():
+            if self._restarts:
                 self._batch.restart(self._again, out)
         except Exception as error:
             self._replace(error)
@@ -104,11 +105,13 @@ class Rebuilt:
 
     def _break_what_is_not_finite(self, out: dict[str, Any]) -> None:
         wrong = self._finite.wrong(out)
-        self._again[:] = False
+        self._restarts = False
         if wrong and getattr(self._batch, "by_row", False):
             rows = list(wrong)
+            self._again[:] = False
             # One whose episode has ended begins anew by itself.
             self._again[rows] = ~(out["terminated"] | out["truncated"])[rows]
+            self._restarts = bool(self._again.any())
             for row, text in wrong.items():
                 self._faults.add(row, "nan", text)
             break_rows(out, rows, self._last)
@@ -135,8 +138,7 @@ class Rebuilt:
         if (self._batch.size, self._batch.obs, self._batch.action) != (self.size, self.obs, self.action):
             raise UserError(f"{self._name}: built anew, it has other spaces than before; make them the same")
         self._lives += 1
-        self._fresh = True
-        self._again[:] = False
+        self._fresh, self._restarts = True, False
 
     def faults(self) -> list[Fault]:
         """What has gone wrong since the last call."""
