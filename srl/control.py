@@ -8,7 +8,6 @@ Control computes nothing that a run's result depends on: trainers count, and say
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -23,10 +22,11 @@ from srl import runs
 from srl.console import Console, View, summary_lines
 from srl.envs.base import name_of_env
 from srl.errors import UserError
+from srl.evaluations import Evaluations
 from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
 from srl.launchers.plan import Task, tasks_of
-from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard, read_rows
 from srl.params import checksum
 from srl.recovery import Recovery, TrainerLost
 from srl.rewind import rewind
@@ -134,8 +134,7 @@ class Control:
         self._more_sinks = sinks
         self._sinks: list[Sink] = []
         self._finished: dict[Task, dict[str, Any]] = {}
-        self._evaluated: dict[Task, dict[str, Any]] = {}
-        self._best_evaluation = -math.inf
+        self._evaluations = Evaluations(experiment, lambda task: launcher.tell(task, {"do": "evaluate"}))
         self._signal: int | None = None
         self._reason = ""
 
@@ -168,6 +167,7 @@ class Control:
             self._go_back()
         self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
         self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
+        self._evaluations.ask_again()
         try:
             self._watch()
         except TrainerLost as lost:
@@ -189,6 +189,9 @@ class Control:
             self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
         view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
         rewind(self._run.path, steps)
+        if self._run.metrics.exists():
+            self._evaluations.go_back(read_rows(self._run.metrics), steps)
+        view.evaluation = self._evaluations.last
 
     def _is_saved(self) -> bool:
         folders = [self._run.checkpoints(trainers.policy) for trainers in self._experiment.trainers.values()]
@@ -227,15 +230,8 @@ class Control:
                 self._reason = "interrupted; the trainer did not finish in time, the last checkpoint is an older one"
                 return
         if not self._signal:
-            self._last_evaluation()
-
-    def _last_evaluation(self) -> None:
-        evaluators = [task for task in self._tasks if task.kind == "evaluator"]
-        self._ask_to_evaluate(evaluators)
-        version = max(int(done["version"]) for done in self._finished.values())
-        while not self._signal and any(
-            self._evaluated.get(task, {}).get("version", -1) < version for task in evaluators
-        ):
+            self._evaluations.finished(max(int(done["steps"]) for done in self._finished.values()))
+        while not self._signal and self._evaluations.owed:
             self._turn()
 
     def _turn(self) -> None:
@@ -243,8 +239,7 @@ class Control:
             self._handle(event)
         for task in self._recovery.turn():
             self._console.say(f"{task.name} lives again")
-            if task.kind == "evaluator":
-                self._ask_to_evaluate([task])
+            self._evaluations.lives_again(task)
         self._view.bound = self._meter.bound()
         self._console.update(self._view)
 
@@ -286,12 +281,7 @@ class Control:
         if view.reward is not None:
             view.add_to_curve(view.reward)
         self._write({**row, "time/fps": round(view.fps, 1), **self._restarts(), **self._meter.row()})
-        due = [
-            task
-            for task in self._tasks
-            if task.kind == "evaluator" and _crosses(before, steps, self._experiment.actors[task.group].evaluate)
-        ]
-        self._ask_to_evaluate(due)
+        self._evaluations.trained(before, steps)
 
     def _count_faults(self, task: Task, texts: list[str]) -> None:
         """Environments failed and were built anew; the first of each kind is shown."""
@@ -304,13 +294,8 @@ class Control:
                     f"{task.name}: {text.splitlines()[0][:SHOWN]} {last if last not in text[:SHOWN] else ''}"
                 )
 
-    def _ask_to_evaluate(self, tasks: list[Task]) -> None:
-        for task in tasks:
-            self._launcher.tell(task, {"do": "evaluate"})
-
     def _evaluation(self, task: Task, message: dict[str, Any]) -> None:
-        self._evaluated[task] = message
-        self._best_evaluation = max(self._best_evaluation, message["mean_reward"])
+        self._evaluations.heard(task, message["steps"], message["mean_reward"])
         self._view.evaluation = message["mean_reward"]
         names = ("version", "steps", "mean_reward", "std_reward", "episodes", "mean_ep_length")
         try:
@@ -347,9 +332,9 @@ class Control:
         summary: dict[str, Any] = {"status": status, "reason": self._reason, **self._view_summary()}
         for done in self._finished.values():
             summary |= done
-        if self._evaluated:
-            summary["eval_mean_reward"] = self._view.evaluation
-            summary["best_eval_mean_reward"] = self._best_evaluation
+        if self._evaluations.last is not None:
+            summary["eval_mean_reward"] = self._evaluations.last
+            summary["best_eval_mean_reward"] = self._evaluations.best
         summary |= {"restarts": self._recovery.count, "env_restarts": self._faults}
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
@@ -379,10 +364,6 @@ def _title(experiment: Experiment) -> str:
     )
     compiled = ", compiled" if only(experiment.policies)[1].compile else ""
     return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}{compiled}"
-
-
-def _crosses(before: int, after: int, evaluate: Any) -> bool:
-    return before // evaluate.every != after // evaluate.every
 
 
 def _say_exit(status: int) -> str:

@@ -169,12 +169,13 @@ class Builder:
         policy = self._policy(trainers.policy, device)
         learner = trainers.algorithm.build(policy, seed=seed_of(self._experiment, "learner", task.group))
         consumer = self._consumer(trainers.train, self._shapes[trainers.policy], resources)
-        progress = Progress()
+        progress, loaded = Progress(), None
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
             link.send({"kind": "warning", "text": _begin_with(init, policy.module)})
         if self._resume:
             checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
+            loaded = checkpoint.meta.get("weights_sha256")
             with checkpoint.fits():
                 training = checkpoint.training()
                 policy.module.load_state_dict(checkpoint.weights())
@@ -198,6 +199,7 @@ class Builder:
             device=device,
             progress=progress,
             keep_lanes=self._is_exact(trainers.train),
+            loaded=loaded,
         )
 
     def _consumer(self, stream: str, shapes: Shapes, resources: Mapping[str, Any]) -> ShmConsumer:

@@ -136,8 +136,10 @@ class Evaluator:
         return True
 
     def _begin(self) -> None:
-        self._asked = False
         self._weights.refresh()
+        if self._weights.version < 0:
+            return  # nothing is published yet
+        self._asked = False
         self._played = Episodes(self._envs.size, self._episodes)
         self._steps = steps_of(
             self._policy, self._envs, self._shapes, self._played, seed=self._seed, explore=self._explore

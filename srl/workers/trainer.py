@@ -146,6 +146,7 @@ class Trainer:
         device: torch.device,
         progress: Progress,
         keep_lanes: bool,
+        loaded: str | None,
     ) -> None:
         self.clock = Clock()
         self._learner = learner
@@ -167,6 +168,7 @@ class Trainer:
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._finished = False
         self._keep_lanes = keep_lanes
+        self._loaded = loaded
         self._due: Due | None = None
         self._asked: Due | None = None
         self.progress = progress
@@ -176,6 +178,9 @@ class Trainer:
 
     def step(self) -> bool:
         """One update, if a batch is here, or a checkpoint that is due."""
+        if self._loaded is not None and (reason := self._reason_to_stop()):
+            self._finish(reason, self._loaded)  # it had finished when it was saved
+        self._loaded = None
         if self._due is not None:
             return self._checkpoint_due(self._due)
         slots = None if self._finished else self._ahead or self._consumer.take(self.progress.version)
@@ -288,10 +293,13 @@ class Trainer:
             self._link.send({"kind": "warning", "text": str(error)})
             return True
         if due.reason is not None:
-            self._finished = True
-            summary = {**self._summary(), "weights_sha256": digest}
-            self._link.send({"kind": "finished", "reason": due.reason, "summary": summary})
+            self._finish(due.reason, digest)
         return True
+
+    def _finish(self, reason: str, digest: str) -> None:
+        self._finished = True
+        summary = {**self._summary(), "weights_sha256": digest}
+        self._link.send({"kind": "finished", "reason": reason, "summary": summary})
 
     def _finish_unasked(self) -> bool:
         """Stop without the batch that would have made the end exact, if it does not come."""

@@ -11,6 +11,7 @@ import srl
 from srl import control, runs
 from srl.envs.fake import Counting
 from srl.metrics import STEPS, read_rows
+from srl.params import file as checkpoints
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
 from srl.settings import to_yaml
@@ -101,3 +102,44 @@ def test_a_run_says_at_its_start_that_it_cannot_be_resumed_exactly(tmp_path, cap
     told = [line for line in capsys.readouterr().err.splitlines() if "not bit for bit" in line]
     assert len(told) == (why is not None)
     assert all("this run resumes, but not bit for bit: " in line and why in line for line in told)
+
+
+KILLED_WHILE_EVALUATING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from srl import control
+from srl.experiment import Experiment
+from srl.settings import from_yaml
+
+folder = Path(sys.argv[1])
+latest = folder / "run" / "checkpoints" / "main" / "latest"
+
+def kill():
+    while not latest.exists() or int(latest.resolve().name.split("_")[1]) < int(sys.argv[2]):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=kill, daemon=True).start()
+experiment = from_yaml(Experiment, (folder / "experiment.yaml").read_text())
+control.train(experiment, runs_folder=folder, name="run", quiet=True)
+"""
+"""Trains until the last checkpoint is written; then only the last evaluation is left to do."""
+
+
+def test_killed_during_the_last_evaluation_it_is_done_and_nothing_else(tmp_path):
+    made = ppo("srl.envs.fake:Slow", **BASE, minibatches=1, steps=4 * UPDATE, eval_every=10**6)
+    seconds = {"main": 0.0, "eval": 0.005}
+    groups = {name: replace(group, env_kwargs={"seconds": seconds[name]}) for name, group in made.actors.items()}
+    made = replace(made, actors=groups)
+    (tmp_path / "experiment.yaml").write_text(to_yaml(made))
+    command = [sys.executable, "-c", KILLED_WHILE_EVALUATING, str(tmp_path), str(3 * UPDATE)]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    run = runs.find(tmp_path, "run")
+    checkpoint = checkpoints.load(run.checkpoints("main"), "latest")
+    assert not [row for row in read_rows(run.metrics) if "eval/mean_reward" in row], "it was evaluated before the kill"
+    summary = control.resume(run, made, quiet=True).summary
+    assert (summary["status"], summary["weights_sha256"]) == ("completed", checkpoint.meta["weights_sha256"])
+    evaluated = [row[STEPS] for row in read_rows(run.metrics) if "eval/mean_reward" in row]
+    assert evaluated == [summary["steps"]] == [checkpoint.meta["steps"]]
+    assert control.resume(run, made, quiet=True).summary["eval_mean_reward"] == summary["eval_mean_reward"]
+    assert len([row for row in read_rows(run.metrics) if "eval/mean_reward" in row]) == 1
