@@ -129,6 +129,7 @@ class Control:
         self._recovery = Recovery(experiment, launcher)
         self._faults = 0
         self._shown: set[str] = set()
+        self._mute: set[str] = set()
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
         self._more_sinks = sinks
@@ -140,8 +141,8 @@ class Control:
 
     def run(self, shapes: dict[str, Any]) -> Result:
         """Start the workers, watch them to the end, and write down how it ended."""
-        self._console.begin(_title(self._experiment), str(self._run.path))
         self._run.write_summary({"status": "running", "pid": os.getpid()})
+        self._console.begin(_title(self._experiment), str(self._run.path))
         status, failure = "failed", None
         with self._signals():
             try:
@@ -165,7 +166,10 @@ class Control:
         """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
         if self._resume:
             self._go_back()
-        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
+        try:
+            self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
+        except OSError as error:
+            raise UserError(f"cannot write metrics in {self._run.path}: {error.strerror}") from error
         self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
         self._evaluations.ask_again()
         try:
@@ -317,13 +321,19 @@ class Control:
         return {"run/restarts": self._recovery.count, "env/restarts": self._faults}
 
     def _write(self, row: dict[str, Any]) -> None:
-        for sink in list(self._sinks):
+        for sink in self._sinks:
+            name = type(sink).__name__
             try:
                 sink.write(row)
             except OSError as error:
-                # A full disk costs the curve, not the run.
-                self._sinks.remove(sink)
-                self._console.say(f"no more metrics are written by {type(sink).__name__}: {error}")
+                # A full disk costs points of the curve, not the run.
+                if name not in self._mute:
+                    self._console.say(f"no metrics are written by {name}: {error.strerror or error}; the run goes on")
+                self._mute.add(name)
+            else:
+                if name in self._mute:
+                    self._console.say(f"metrics are written by {name} again")
+                self._mute.discard(name)
 
     def _close(self, status: str) -> dict[str, Any]:
         self._console.end()
@@ -338,7 +348,10 @@ class Control:
         summary |= {"restarts": self._recovery.count, "env_restarts": self._faults}
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
-        self._run.write_summary(summary)
+        try:
+            self._run.write_summary(summary)
+        except UserError as error:
+            self._console.say(f"srl: {error}")
         return summary
 
     def _view_summary(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ import msgspec
 from srl.envs import zygote
 from srl.envs.zygote import ENDED, MESSAGE, RECORD, Outline
 from srl.errors import UserError
+from srl.processes import allow_descriptors
 
 if TYPE_CHECKING:
     from srl.envs.base import EnvBatch
@@ -52,6 +53,7 @@ class Line:
             raise UserError(f"{name}: environments in processes of their own need Linux")
         self._name = name
         self._size = size
+        allow_descriptors(size, f"{name}: {size} environments in processes of their own")
         with contextlib.ExitStack() as held:
             try:
                 self._open(build, held)

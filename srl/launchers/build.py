@@ -23,7 +23,7 @@ from srl.envs.kept import put_back, state_of, why_not
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.experiment import Actors, Experiment, Init
-from srl.files import write_atomically
+from srl.files import made, write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Task
 from srl.params import file as checkpoints
@@ -303,10 +303,14 @@ class Builder:
 
         def keep(lane: int, version: int, rollout: Rollout) -> None:
             envs = state_of(rollout.envs)
-            if envs is not None:
-                folder = self._lanes(actors.policy, version)
-                folder.mkdir(parents=True, exist_ok=True)
+            if envs is None:
+                return
+            try:
+                folder = made(self._lanes(actors.policy, version))
                 write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
+            except UserError as error:
+                text = f"{error}; from the checkpoint of version {version:,} the run would not resume bit for bit"
+                link.send({"kind": "warning", "text": text})
 
         return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
 

@@ -27,6 +27,7 @@ from srl.launchers import plan
 from srl.launchers.base import Event, WorkerFailed
 from srl.launchers.plan import Resource, Task
 from srl.memory import Memory
+from srl.processes import allow_descriptors
 from srl.runs import Run
 from srl.streams.base import Shapes
 from srl.workers.beat import Beat, ages_of
@@ -83,8 +84,10 @@ class LocalLauncher:
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> None:
         """Make all memory and channels, and have every worker started."""
         self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes)
-        self._resources = plan.make_all(self._needs)
         self._order = plan.tasks_of(experiment)
+        descriptors = sum(2 if need.record else 1 for need in self._needs) + 2 * len(self._order)
+        allow_descriptors(descriptors, f"a run of {len(self._order)} workers")
+        self._resources = plan.make_all(self._needs)
         setting = {"do": "prepare", "experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume}
         self._nursery.send_bytes(cloudpickle.dumps(setting))
         for task in self._order:

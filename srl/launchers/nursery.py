@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ from srl.errors import Closed, UserError
 from srl.launchers import build
 from srl.launchers.plan import BEATS, Need, Resource, Task
 from srl.memory import Memory
-from srl.processes import die_with
+from srl.processes import allow_descriptors, die_with
 from srl.runs import Run
 from srl.workers.base import run as run_worker
 from srl.workers.beat import Beat
@@ -119,6 +120,8 @@ class Nursery:
         return msgspec.msgpack.encode({"error": f"the process that first built the environment {end}"})
 
     def _start(self, message: dict[str, Any]) -> None:
+        # The kernel would drop those for which there is no room, without a word.
+        allow_descriptors(message["fds"], message["task"].name)
         fds: list[int] = []
         while len(fds) < message["fds"]:
             fds += socket.recv_fds(self._socket, 1, 256)[1]
@@ -204,14 +207,26 @@ def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
         os._exit(code)
 
 
+class _Log(io.FileIO):
+    """A worker's log; what finds no room on the disk is left out, because nobody should die of a full log."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def _redirect_output(run: Run, task: Task) -> None:
     """What a worker prints goes to its log, and so does the stack of a crash below Python."""
     log = os.open(run.logs / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for fd in (1, 2):
         os.dup2(log, fd)
     os.close(log)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.stdout, sys.stderr = (io.TextIOWrapper(io.BufferedWriter(_Log(fd)), line_buffering=True) for fd in (1, 2))
     faulthandler.enable()
 
 

@@ -102,9 +102,9 @@ def save(
         buffer = io.BytesIO()
         torch.save(training, buffer)
         files[TRAINING] = buffer.getbuffer()
-        if lanes is not None and lanes.is_dir():
-            files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
     try:
+        if training is not None and lanes is not None and lanes.is_dir():
+            files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
         _write(folder / f".{link}", files, final)
         _point(folder / link, final.name)
         _sync(folder)
