@@ -8,7 +8,6 @@ Control computes nothing that a run's result depends on: trainers count, and say
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -17,23 +16,24 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from srl import runs
 from srl.console import Console, View, summary_lines
 from srl.envs.base import name_of_env
 from srl.errors import UserError
+from srl.evaluations import Evaluations
 from srl.experiment import Experiment, only
 from srl.launchers.base import Event, Launcher, WorkerFailed
+from srl.launchers.named import LauncherName, launcher_named
 from srl.launchers.plan import Task, tasks_of
-from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard
+from srl.metrics import STEPS, JsonLines, Meter, Sink, TensorBoard, read_rows
 from srl.params import checksum
 from srl.recovery import Recovery, TrainerLost
 from srl.rewind import rewind
 from srl.runs import Run
 from srl.store import Store
 
-LauncherName = Literal["local", "serial", "ray"]
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 5.0
 """A worker that does not close in so long is killed."""
@@ -94,34 +94,11 @@ def resume(
 
 @contextlib.contextmanager
 def _launched(name: LauncherName, address: str | None) -> Generator[Launcher]:
-    launcher = _launcher(name, address)
+    launcher = launcher_named(name, address)
     try:
         yield launcher
     finally:
         launcher.close(0.0)
-
-
-def _launcher(name: LauncherName, address: str | None) -> Launcher:
-    if address and name != "ray":
-        raise UserError(f"--address is that of a Ray cluster; with --launcher {name} there is none")
-    # Imported here, because the serial launcher loads torch and the command line should not wait for it.
-    if name == "serial":
-        from srl.launchers.serial import SerialLauncher
-
-        return SerialLauncher()
-    if name == "ray":
-        return _ray_launcher(address)
-    from srl.launchers.local import LocalLauncher
-
-    return LocalLauncher()
-
-
-def _ray_launcher(address: str | None) -> Launcher:
-    try:
-        from srl.launchers.ray import RayLauncher
-    except ImportError as error:
-        raise UserError(f"--launcher ray needs Ray and ZeroMQ: pip install 'srl[ray]' ({error})") from error
-    return RayLauncher(address)
 
 
 class Control:
@@ -146,20 +123,20 @@ class Control:
         self._recovery = Recovery(experiment, launcher)
         self._faults = 0
         self._shown: set[str] = set()
+        self._mute: set[str] = set()
         self._meter = Meter()
         self._view = View(total=experiment.stop.steps, goal=experiment.stop.reward)
         self._more_sinks = sinks
         self._sinks: list[Sink] = []
         self._finished: dict[Task, dict[str, Any]] = {}
-        self._evaluated: dict[Task, dict[str, Any]] = {}
-        self._best_evaluation = -math.inf
+        self._evaluations = Evaluations(experiment, lambda task: launcher.tell(task, {"do": "evaluate"}))
         self._signal: int | None = None
         self._reason = ""
 
     def run(self, shapes: dict[str, Any]) -> Result:
         """Start the workers, watch them to the end, and write down how it ended."""
-        self._console.begin(_title(self._experiment), str(self._run.path))
         self._run.write_summary({"status": "running", "pid": os.getpid()})
+        self._console.begin(_title(self._experiment), str(self._run.path))
         status, failure = "failed", None
         with self._signals():
             try:
@@ -183,9 +160,13 @@ class Control:
         """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
         if self._resume:
             self._go_back()
-        self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
+        try:
+            self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
+        except OSError as error:
+            raise UserError(f"cannot write metrics in {self._run.path}: {error.strerror}") from error
         waiting = self._launcher.start(self._experiment, shapes, self._run, resume=self._resume)
         self._recovery.wait_for_place(waiting)
+        self._evaluations.ask_again()
         try:
             self._watch()
         except TrainerLost as lost:
@@ -207,6 +188,9 @@ class Control:
             self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
         view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
         rewind(self._run.path, steps)
+        if self._run.metrics.exists():
+            self._evaluations.go_back(read_rows(self._run.metrics), steps)
+        view.evaluation = self._evaluations.last
 
     def _is_saved(self) -> bool:
         folders = [self._run.checkpoints(trainers.policy) for trainers in self._experiment.trainers.values()]
@@ -246,15 +230,8 @@ class Control:
                 self._reason = "interrupted; the trainer did not finish in time, the last checkpoint is an older one"
                 return
         if not self._signal:
-            self._last_evaluation()
-
-    def _last_evaluation(self) -> None:
-        evaluators = [task for task in self._tasks if task.kind == "evaluator"]
-        self._ask_to_evaluate(evaluators)
-        version = max(int(done["version"]) for done in self._finished.values())
-        while not self._signal and any(
-            self._evaluated.get(task, {}).get("version", -1) < version for task in evaluators
-        ):
+            self._evaluations.finished(max(int(done["steps"]) for done in self._finished.values()))
+        while not self._signal and self._evaluations.owed:
             self._turn()
 
     def _turn(self) -> None:
@@ -262,8 +239,7 @@ class Control:
             self._handle(event)
         for task in self._recovery.turn():
             self._console.say(f"{task.name} lives again")
-            if task.kind == "evaluator":
-                self._ask_to_evaluate([task])
+            self._evaluations.lives_again(task)
         self._view.bound = self._meter.bound()
         self._console.update(self._view)
 
@@ -304,12 +280,7 @@ class Control:
         if view.reward is not None:
             view.add_to_curve(view.reward)
         self._write({**row, "time/fps": round(view.fps, 1), **self._restarts(), **self._meter.row()})
-        due = [
-            task
-            for task in self._tasks
-            if task.kind == "evaluator" and _crosses(before, steps, self._experiment.actors[task.group].evaluate)
-        ]
-        self._ask_to_evaluate(due)
+        self._evaluations.trained(before, steps)
 
     def _count_faults(self, task: Task, texts: list[str]) -> None:
         """Environments failed and were built anew; the first of each kind is shown."""
@@ -322,13 +293,8 @@ class Control:
                     f"{task.name}: {text.splitlines()[0][:SHOWN]} {last if last not in text[:SHOWN] else ''}"
                 )
 
-    def _ask_to_evaluate(self, tasks: list[Task]) -> None:
-        for task in tasks:
-            self._launcher.tell(task, {"do": "evaluate"})
-
     def _evaluation(self, task: Task, message: dict[str, Any]) -> None:
-        self._evaluated[task] = message
-        self._best_evaluation = max(self._best_evaluation, message["mean_reward"])
+        self._evaluations.heard(task, message["steps"], message["mean_reward"])
         self._view.evaluation = message["mean_reward"]
         names = ("version", "steps", "mean_reward", "std_reward", "episodes", "mean_ep_length")
         try:
@@ -350,13 +316,19 @@ class Control:
         return {"run/restarts": self._recovery.count, "env/restarts": self._faults}
 
     def _write(self, row: dict[str, Any]) -> None:
-        for sink in list(self._sinks):
+        for sink in self._sinks:
+            name = type(sink).__name__
             try:
                 sink.write(row)
             except OSError as error:
-                # A full disk costs the curve, not the run.
-                self._sinks.remove(sink)
-                self._console.say(f"no more metrics are written by {type(sink).__name__}: {error}")
+                # A full disk costs points of the curve, not the run.
+                if name not in self._mute:
+                    self._console.say(f"no metrics are written by {name}: {error.strerror or error}; the run goes on")
+                self._mute.add(name)
+            else:
+                if name in self._mute:
+                    self._console.say(f"metrics are written by {name} again")
+                self._mute.discard(name)
 
     def _close(self, status: str) -> dict[str, Any]:
         self._console.end()
@@ -365,13 +337,16 @@ class Control:
         summary: dict[str, Any] = {"status": status, "reason": self._reason, **self._view_summary()}
         for done in self._finished.values():
             summary |= done
-        if self._evaluated:
-            summary["eval_mean_reward"] = self._view.evaluation
-            summary["best_eval_mean_reward"] = self._best_evaluation
+        if self._evaluations.last is not None:
+            summary["eval_mean_reward"] = self._evaluations.last
+            summary["best_eval_mean_reward"] = self._evaluations.best
         summary |= {"restarts": self._recovery.count, "env_restarts": self._faults}
         summary["cpu_seconds"] = round(self._meter.cpu_seconds, 1)
         summary["bound"] = self._view.bound
-        self._run.write_summary(summary)
+        try:
+            self._run.write_summary(summary)
+        except UserError as error:
+            self._console.say(f"srl: {error}")
         return summary
 
     def _view_summary(self) -> dict[str, Any]:
@@ -397,10 +372,6 @@ def _title(experiment: Experiment) -> str:
     size = f"{envs}, {many}{trainers.threads} thread(s) to train"
     compiled = ", compiled" if only(experiment.policies)[1].compile else ""
     return f"{experiment.name} on {name_of_env(actors.env)}, seed {experiment.seed}: {size}{compiled}"
-
-
-def _crosses(before: int, after: int, evaluate: Any) -> bool:
-    return before // evaluate.every != after // evaluate.every
 
 
 def _say_exit(status: int) -> str:

@@ -1,7 +1,8 @@
-"""Files as srl reads and replaces them: what cannot be read is a UserError, and what is replaced is so in one step."""
+"""Files as srl reads, replaces and extends them: in one step or not at all, and a UserError says what cannot be."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -26,8 +27,17 @@ def text_of(path: Path) -> str:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
+def made(folder: Path) -> Path:
+    """A folder, made if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}") from error
+    return folder
+
+
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replace a file's contents in one step, which even a loss of power does not halve."""
+    """Replace a file's contents in one step, which even a loss of power does not halve; or say why not."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with partial.open("wb") as file:
@@ -35,5 +45,29 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+class Records:
+    """A file to which whole records are appended; of one that finds no room, nothing is left."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, record: bytes) -> None:
+        """Append a record; OSError where there is no room for it."""
+        end = os.fstat(self._file.fileno()).st_size
+        written = 0
+        try:
+            while written < len(record):
+                written += self._file.write(record[written:])
+        except OSError:
+            self._file.truncate(end)
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -10,6 +10,9 @@ lag/*.
 
 from __future__ import annotations
 
+import io
+import os
+import socket
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from srl.files import contents
+from srl.files import Records, contents
 
 STEPS = "time/total_timesteps"
 """The metric that is the x axis of all others."""
@@ -147,26 +150,49 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         torn = _is_torn(path)
-        self._file = path.open("ab", buffering=0)
+        self._records = Records(path)
         if torn:
-            self._file.write(b"\n")
+            self._records.append(b"\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Append the row."""
-        self._file.write(msgspec.json.encode(row) + b"\n")
+        self._records.append(msgspec.json.encode(row) + b"\n")
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._records.close()
+
+
+class Events:
+    """A file of events as TensorBoard reads them; those of one folder sort by their beginning."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] generated
+
+        # TensorBoard's own writer has a thread, which dies of a full disk and loses what it holds when it is killed.
+        now = time.time()
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.s{time.time_ns()}"
+        self._records = Records(folder / name)
+        self.append(Event(wall_time=now, file_version="brain.Event:2"))
+
+    def append(self, event: Any) -> None:
+        """Append an event, whole or not at all."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self._records.append(record.getvalue())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
 
 
 class TensorBoard:
     """Scalars for TensorBoard, on the axis of steps."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._writer = EventFileWriter(str(folder))
+        self._events = Events(folder)
 
     def write(self, row: dict[str, Any]) -> None:
         """Add every number of the row."""
@@ -175,13 +201,11 @@ class TensorBoard:
 
         numbers = {tag: value for tag, value in row.items() if tag != STEPS and isinstance(value, int | float)}
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()])
-        self._writer.add_event(Event(wall_time=time.time(), step=row[STEPS], summary=summary))
-        # Otherwise whoever is killed would lose the events of two minutes.
-        self._writer.flush()
+        self._events.append(Event(wall_time=time.time(), step=row[STEPS], summary=summary))
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
+        """Close the file."""
+        self._events.close()
 
 
 def _is_torn(path: Path) -> bool:

@@ -1,17 +1,25 @@
-"""Processes as the kernel sees them: who descends from whom, who dies with whom, what each used. Linux; no torch."""
+"""Processes as the kernel sees them: who descends from whom, who dies with whom, what each used and may use.
+
+Linux; no torch.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from srl.errors import UserError
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1
+SPARE = 32
+"""Descriptors that are left for whatever else a process opens."""
 
 
 def die_with(parent: int) -> None:
@@ -65,3 +73,13 @@ def memory(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def allow_descriptors(more: int, what: str) -> None:
+    """Let this process open so many files more, if it may; a UserError says what would need them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(list((PROC / "self" / "fd").glob("*"))) + more + SPARE
+    if wanted > hard != resource.RLIM_INFINITY:
+        raise UserError(f"{what} needs {wanted:,} file descriptors and may have {hard:,}; see ulimit -n, or take fewer")
+    if wanted > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

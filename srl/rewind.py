@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from srl.files import write_atomically
-from srl.metrics import STEPS, read_rows
+from srl.metrics import STEPS, Events, read_rows
 
 
 def rewind(folder: Path, steps: int) -> None:
@@ -53,11 +53,10 @@ def _tell_readers(folder: Path, steps: int) -> None:
         Event,  # pyright: ignore[reportAttributeAccessIssue] generated
         SessionLog,  # pyright: ignore[reportAttributeAccessIssue] generated
     )
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    writer = EventFileWriter(str(folder))
+    events = Events(folder)
     start = SessionLog(status=SessionLog.START)
     # A reader takes no notice of the first start of a session that it sees.
     for _ in range(2):
-        writer.add_event(Event(wall_time=time.time(), step=steps + 1, session_log=start))
-    writer.close()
+        events.append(Event(wall_time=time.time(), step=steps + 1, session_log=start))
+    events.close()

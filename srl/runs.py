@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -89,10 +90,14 @@ def create(folder: Path, experiment: Experiment, env: str, name: str | None, com
     )
     path = _made(path, exact=name is not None)
     run = Run(path)
-    run.logs.mkdir()
-    (path / "experiment.yaml").write_text(to_yaml(experiment))
-    (path / "command.txt").write_text(shlex.join(command) + "\n")
-    (path / "system.json").write_bytes(msgspec.json.format(msgspec.json.encode(system()), indent=2))
+    try:
+        run.logs.mkdir()
+        (path / "experiment.yaml").write_text(to_yaml(experiment))
+        (path / "command.txt").write_text(shlex.join(command) + "\n")
+        (path / "system.json").write_bytes(msgspec.json.format(msgspec.json.encode(system()), indent=2))
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise UserError(f"cannot write the run folder {path}: {error.strerror}") from error
     return run
 
 

@@ -70,6 +70,7 @@ def _graph(experiment: Experiment, known: dict[str, Known]) -> Iterator[str]:
 
 def _say_actors(actors: Actors) -> str:
     shape = f"{actors.count} x {actors.ring} x {actors.envs} environments {name_of_env(actors.env)}"
+    shape += ", each in a process of its own" if actors.isolate else ""
     if actors.evaluate:
         return f"{shape}, {actors.evaluate.episodes} episodes every {actors.evaluate.every:,} steps"
     return shape

@@ -24,7 +24,7 @@ from srl.models.outline import outline_of
 from srl.params import file as checkpoints
 from srl.settings import demand_trust
 from srl.streams.base import Shapes
-from srl.tree import Spec, leaves, seen, spec_of, tree_map, zeros
+from srl.tree import Spec, leaves, seen, spec_from_plain, spec_of, tree_map, zeros
 
 
 class Trained:
@@ -96,7 +96,7 @@ def load(
 
 def _built(model: Model, checkpoint: checkpoints.Checkpoint) -> Trained:
     plain = checkpoint.meta["spaces"]
-    spaces = {key: checkpoints.spec_from_plain(plain[key]) for key in ("obs", "action", "mask")}
+    spaces = {key: spec_from_plain(plain[key]) for key in ("obs", "action", "mask")}
     weights = checkpoint.weights()
     if isinstance(model, ActorCritic):
         # Asked first, so that damaged settings or spaces do not build what no memory holds.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, overload
 
+import msgspec
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -101,6 +102,36 @@ def zeros(spec: SpecTree, *lead: int) -> Any:
 def spec_of(tree: Tree) -> Any:
     """The specs of existing arrays."""
     return tree_map(lambda leaf: Spec(tuple(leaf.shape), str(leaf.dtype)), tree)
+
+
+def spec_to_plain(spec: Any) -> Any:
+    """A spec tree as plain data, to be kept or to travel; bounds as text, because JSON has no infinity."""
+    if spec is None:
+        return None
+    if isinstance(spec, Spec):
+        bounds = {name: [str(float(x)) for x in _as_tuple(getattr(spec, name))] for name in ("low", "high")}
+        return {**msgspec.to_builtins(spec), **bounds}
+    return {"tree": {key: spec_to_plain(child) for key, child in spec.items()}}
+
+
+def spec_from_plain(data: Any) -> Any:
+    """The spec tree that plain data describes; ValueError for one that contradicts itself."""
+    if data is None:
+        return None
+    if set(data) == {"tree"}:
+        return {key: spec_from_plain(child) for key, child in data["tree"].items()}
+    bounds = {name: tuple(float(x) for x in data[name]) for name in ("low", "high")}
+    flat = {name: bound[0] if len(bound) == 1 else bound for name, bound in bounds.items()}
+    spec = msgspec.convert({**data, **flat}, Spec)
+    known = np.dtype(spec.dtype).kind in "biuf" and min(spec.shape, default=0) >= 0 and spec.stack >= 1
+    sizes = {len(spec.n), len(spec.start)} - {0, spec.size} | {len(bound) for bound in bounds.values()} - {1, spec.size}
+    if not known or sizes:
+        raise ValueError(f"no space is like {spec}")
+    return spec
+
+
+def _as_tuple(bound: float | tuple[float, ...]) -> tuple[float, ...]:
+    return bound if isinstance(bound, tuple) else (bound,)
 
 
 def copy_into(target: Tree, source: Tree) -> None:

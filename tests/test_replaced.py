@@ -75,6 +75,24 @@ def test_a_worker_is_replaced_and_the_run_goes_on(tmp_path: Path, worker: str, w
     assert summary["lag_max"] <= int(dict(zip(words[::2], words[1::2], strict=True)).get("--max-lag", 0))
 
 
+def test_an_evaluation_under_way_is_done_by_the_next_life(tmp_path: Path) -> None:
+    """Training is over, and the evaluator dies in the middle of the last evaluation."""
+    slow = [f"actors.{group}.env_kwargs={{seconds: {seconds}}}" for group, seconds in (("main", 0), ("eval", 0.005))]
+    words = ["--env", "srl.envs.fake:Slow", "--steps", "10000", "--eval-every", "1000000", "--no-compile"]
+    run = runs_of.start(tmp_path, "ppo", *SHAPE, *words, *(word for each in slow for word in ("--set", each)))
+    latest = tmp_path / "run" / "checkpoints" / "main" / "latest"
+    wait_for(latest.exists, run, 60)
+    old = pid_of(tmp_path, run, "evaluator-eval-0")
+    os.kill(old, signal.SIGKILL)
+    wait_for(lambda: (pid_of(tmp_path, run, "evaluator-eval-0") or old) != old, run)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 0, errors
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    evaluated = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "eval/mean_reward" in row]
+    assert [row[STEPS] for row in evaluated] == [summary["steps"]]
+    assert (summary["restarts"], summary["eval_mean_reward"]) == (1, 50.0)
+
+
 def test_a_trainer_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     run = start(tmp_path, "--set", "checkpoint_every=20_000", "--act", "shm")
     latest = tmp_path / "run" / "checkpoints" / "main" / "latest"

@@ -49,6 +49,11 @@ def test_the_weights_shown_are_those_of_the_built_model(name):
     assert f"{weights:,} weights" in drawn(experiment)
 
 
+def test_environments_with_processes_of_their_own_are_shown():
+    assert "32 environments CartPole-v1, each in a process of its own" in drawn(ppo(isolate=True))
+    assert "process of its own" not in drawn(ppo())
+
+
 def test_the_graph_is_drawn_with_every_setting():
     experiment = EXPERIMENTS["many"]
     text = drawn(experiment)

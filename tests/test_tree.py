@@ -1,11 +1,28 @@
 """Trees keep their order and shape, and a layout puts every leaf into one block without a copy."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srl.tree import ALIGNMENT, Layout, Spec, batched, copy_into, index, leaves, name_of, spec_of, tree_map, zeros
+from srl.tree import (
+    ALIGNMENT,
+    Layout,
+    Spec,
+    batched,
+    copy_into,
+    index,
+    leaves,
+    name_of,
+    spec_from_plain,
+    spec_of,
+    spec_to_plain,
+    tree_map,
+    zeros,
+)
 
 SPEC = {
     "b": Spec((2, 3), "float32"),
@@ -95,3 +112,51 @@ def test_a_view_copies_nothing():
 def test_equal_specs_have_equal_layouts():
     assert Layout(SPEC) == Layout(dict(SPEC))
     assert Layout(SPEC).offsets != Layout(dict(reversed(SPEC.items()))).offsets
+
+
+@st.composite
+def full_specs(draw):
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+
+    def each(values):
+        return st.lists(values, min_size=math.prod(shape), max_size=math.prod(shape)).map(tuple)
+
+    numbers = st.floats(allow_nan=False)
+    bounds = numbers | each(numbers) if math.prod(shape) > 1 else numbers
+    return Spec(
+        shape,
+        draw(st.sampled_from(["float32", "float64", "uint8", "int64", "bool"])),
+        draw(st.sampled_from(["box", "discrete", "binary"])),
+        draw(st.just(()) | each(st.integers(1, 9))),
+        draw(st.just(()) | each(st.integers(-9, 9))),
+        draw(bounds),
+        draw(bounds),
+    )
+
+
+KEYS = st.sampled_from(["tree", "shape", "0", "1", "type", "a/b", ""])
+FULL = st.recursive(full_specs(), lambda children: st.dictionaries(KEYS, children, max_size=3), max_leaves=6)
+
+
+@given(FULL | st.none())
+def test_specs_survive_json(spec):
+    text = json.dumps(spec_to_plain(spec), allow_nan=False)
+    assert spec_from_plain(json.loads(text)) == spec
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "object"},
+        {"dtype": "U9"},
+        {"shape": [-1]},
+        {"stack": 0},
+        {"n": [1, 2]},
+        {"low": ["0"] * 3},
+        {"low": []},
+    ],
+)
+def test_specs_that_contradict_themselves_are_refused(change):
+    plain = spec_to_plain(Spec((2, 2), "float32"))
+    with pytest.raises(ValueError, match="no space is like"):
+        spec_from_plain({**plain, **change})

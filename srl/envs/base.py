@@ -36,7 +36,7 @@ from srl.envs.guarded import Guarded
 from srl.envs.gym import GymBatch
 from srl.envs.inplace import InPlace, writes_in_place
 from srl.envs.isolated import Isolated
-from srl.envs.state import captured, restored
+from srl.envs.rebuilt import Rebuilt
 from srl.envs.vector import VectorBatch
 from srl.errors import UserError, nearest
 from srl.tree import Array, SpecTree, Tree
@@ -92,19 +92,6 @@ class EnvBatch(Protocol):
         ...
 
 
-def state_of(batch: Any) -> dict[str, Any] | None:
-    """How a batch stands, as plain data; None where it cannot say. What changes in it, it names in `kept`."""
-    kept: tuple[str, ...] = getattr(batch, "kept", ())
-    return captured({name: getattr(batch, name) for name in kept}) if kept else None
-
-
-def put_back(batch: Any, state: dict[str, Any]) -> None:
-    """Let a batch that has just been reset go on exactly as another one of its kind stood."""
-    kept: tuple[str, ...] = getattr(batch, "kept", ())
-    for name, value in restored({name: getattr(batch, name) for name in kept}, state).items():
-        setattr(batch, name, value)
-
-
 def name_of_env(env: Source) -> str:
     """How people read which environment this is."""
     if isinstance(env, str):
@@ -152,8 +139,8 @@ def make(
 ) -> EnvBatch:
     """Build `size` environments, each with the keyword arguments `kwargs`.
 
-    With `limits` one that fails is replaced, where environments are stepped one by one. Without `vectors` they are,
-    wherever there is a choice.
+    With `limits` what fails is built anew: the environment where they are stepped one by one, else all together.
+    Without `vectors` they are stepped one by one, wherever there is a choice.
     """
     name = name_of_env(env)
     if size < 1:
@@ -161,11 +148,17 @@ def make(
     options = dict(kwargs or {})
     if render_mode is not None:
         options["render_mode"] = render_mode
-    with _building(name):
-        source = _resolve(env)
-        if isinstance(source, EnvSpec):
-            return _make_registered(source, size, options, name, limits, vectors)
-        return _make_from_callable(source, size, options, name, limits)
+
+    def build() -> EnvBatch:
+        with _building(name):
+            source = _resolve(env)
+            if isinstance(source, EnvSpec):
+                return _make_registered(source, size, options, name, limits, vectors)
+            return _make_from_callable(source, size, options, name, limits)
+
+    batch = build()
+    # What tells of faults takes care of them itself.
+    return batch if limits is None or hasattr(batch, "faults") else Rebuilt(batch, build, name, limits)
 
 
 def _one_by_one(build: Callable[[], Any], size: int, name: str, limits: Limits | None) -> EnvBatch:

@@ -46,22 +46,43 @@ class GymBatch:
         self.mask: SpecTree | None = self._masks.spec if self._masks else None
         self._write = Observations(seen, name).write
         self._ended = [False] * size
-        self._refuse_differences()
+        self._sown: dict[int, int] = {}
+        """Environments that are to be seeded when they begin."""
+        for i, env in enumerate(self._envs):
+            self._refuse_difference(i, env)
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Start an episode in every environment."""
-        for i, (env, own) in enumerate(zip(self._envs, seeds(seed, self.size), strict=True)):
-            try:
-                obs, info = env.reset(seed=own)
-                self._write(out["obs"], i, obs)
-                if self._masks:
-                    self._masks.write_row(out["mask"], i, obs, info)
-            except Exception as error:
-                error.add_note(self._note(i))
-                raise
-        self._ended = [False] * self.size
+        self._sown = dict(enumerate(seeds(seed, self.size)))
+        for i in range(self.size):
+            while not self._begun(i, out):
+                pass
         if self._masks:
             self._masks.check(out["mask"])
+
+    def _begun(self, i: int, out: dict[str, Any]) -> bool:
+        """Whether an environment could begin an episode."""
+        try:
+            obs, info = self._begin(i)
+            self._write(out["obs"], i, obs)
+            if self._masks:
+                self._masks.write_row(out["mask"], i, obs, info)
+        except Exception as error:
+            self._fails(i, error)
+            return False
+        return True
+
+    def _begin(self, i: int) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; the first one of an environment is seeded."""
+        obs, info = self._envs[i].reset(seed=self._sown[i]) if i in self._sown else self._envs[i].reset()
+        self._sown.pop(i, None)
+        self._ended[i] = False
+        return obs, info
+
+    def _fails(self, i: int, error: Exception) -> None:
+        """What follows from the fault of an environment: it is everyone's."""
+        error.add_note(f"in environment {i} of {self.size} of {self._name}")
+        raise error
 
     def step(self, action: Tree, out: dict[str, Any]) -> None:
         """Play one action in every environment whose episode goes on; reset the others."""
@@ -72,8 +93,7 @@ class GymBatch:
         for i, env in enumerate(self._envs):
             try:
                 if ended[i]:
-                    obs, info = env.reset()
-                    ended[i] = False
+                    obs, info = self._begin(i)
                 else:
                     obs, reward[i], over, cut, info = env.step(actions[i])
                     if over or cut:
@@ -82,8 +102,7 @@ class GymBatch:
                 if masks and not ended[i]:
                     masks.write_row(out["mask"], i, obs, info)
             except Exception as error:
-                error.add_note(self._note(i))
-                raise
+                self._fails(i, error)
         if masks:
             masks.allow(out["mask"], ended)
             masks.check(out["mask"])
@@ -102,16 +121,10 @@ class GymBatch:
         try:
             return self._envs[0].reset(seed=0)[1]
         except Exception as error:
-            error.add_note(self._note(0))
+            error.add_note(f"in environment 0 of {self.size} of {self._name}")
             raise
 
-    def _refuse_differences(self) -> None:
-        first = self._envs[0]
-        for i, env in enumerate(self._envs):
-            if env.observation_space != first.observation_space or env.action_space != first.action_space:
-                raise UserError(
-                    f"{self._name}: environment {i} has other spaces than environment 0; make them the same"
-                )
-
-    def _note(self, i: int) -> str:
-        return f"in environment {i} of {self.size} of {self._name}"
+    def _refuse_difference(self, i: int, env: Any) -> None:
+        first: Any = self._envs[0]
+        if env.observation_space != first.observation_space or env.action_space != first.action_space:
+            raise UserError(f"{self._name}: environment {i} has other spaces than environment 0; make them the same")

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from srl.envs.faults import Unusable
 from srl.envs.gym import seeds
 from srl.envs.spaces import action_batch, spec_of_space
 from srl.errors import UserError
@@ -125,7 +126,7 @@ class InPlace:
     def _refuse_absent(self) -> None:
         present = getattr(self._env, "masks", None)
         if present is not None and not present.all():
-            raise UserError(
+            raise Unusable(
                 f"{self._name}: masks say that agents {np.flatnonzero(~present).tolist()} are absent; "
                 "agents that come and go cannot be served yet"
             )

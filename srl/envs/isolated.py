@@ -19,53 +19,36 @@ This module must not know how environments are made, nor what the arrays it writ
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
-import os
-import pickle
-import select
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import cloudpickle
-import msgspec
 import numpy as np
 
 from srl.envs import zygote
 from srl.envs.faults import Fault, Faults, Finite, Kind, Limits, break_rows, seed_after
 from srl.envs.gym import seeds
-from srl.envs.zygote import ENDED, FAILED, MESSAGE, RECORD, Outline
+from srl.envs.line import Line, end_of
+from srl.envs.state import from_bytes
+from srl.envs.zygote import ENDED, FAILED
 from srl.errors import UserError
 from srl.tree import Array, Tree, copy_into, zeros
 
 if TYPE_CHECKING:
     from srl.envs.base import EnvBatch
 
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-CLOSE_SECONDS = 1.0
-"""How long children may take to close their environments."""
-BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from srl.envs.zygote import main
-main(json.loads(sys.argv[2]), int(sys.argv[3]))
-"""
-
 
 class Isolated:
     """Environments that each live in a child process; `build(row)` makes a batch of one."""
+
+    kept = ("_ended", "_last", "_seed", "_rebuilt", "_children")
 
     def __init__(self, build: Callable[[int], EnvBatch], size: int, name: str, limits: Limits | None = None) -> None:
         self.size = size
         self._limits = limits or Limits()
         self._faults = Faults(self._limits, name, size)
-        self._line = _Line(build, size, name)
+        self._line = Line(build, size, name)
         try:
             outline = self._line.describe(self._limits.reset_seconds)
             self._shared = self._line.share(outline)
@@ -87,6 +70,7 @@ class Isolated:
         self._building: dict[int, float] = {}
         self._fresh: set[int] = set()
         self._failed: set[int] = set()
+        self._children = _Children(self)
         self._until = math.inf  # nobody is overdue before
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
@@ -104,6 +88,7 @@ class Isolated:
             self._gather(everyone=True)
             self._refuse_what_is_not_finite({"obs": self._out["obs"]})
         self._fresh.clear()
+        self._failed.clear()
         for name in ("obs", "mask") if self.mask is not None else ("obs",):
             copy_into(out[name], self._out[name])
         copy_into(self._last, out["obs"])
@@ -113,7 +98,6 @@ class Isolated:
         """Play one action in every row whose episode goes on; the other rows begin a new one."""
         copy_into(self._shared["action"], action)
         self._shared["what"][:] = zygote.STEP
-        self._failed.clear()
         limits = self._limits
         for row in range(self.size):
             if row not in self._building and row not in self._fresh:
@@ -126,6 +110,7 @@ class Isolated:
             out["broken"][:] = False
         break_rows(out, sorted(self._failed | self._building.keys()), self._last)
         self._fresh &= self._failed
+        self._failed.clear()
         copy_into(self._last, out["obs"])
         np.logical_or(out["terminated"], out["truncated"], out=self._ended)
 
@@ -159,7 +144,7 @@ class Isolated:
             kind = cast(Kind, zygote.read(self._shared["kind"][row]))
             self._fail(row, kind, zygote.read(self._shared["text"][row]))
         elif what == ENDED:
-            self._fail(row, "died", _end(status) + self._line.stack(row))
+            self._fail(row, "died", end_of(status) + self._line.stack(row))
         elif self._building.pop(row, None) is not None:
             self._fresh.add(row)
             for name in self._out.keys() - {"obs", "mask"}:
@@ -190,6 +175,39 @@ class Isolated:
             if row not in self._building:  # of those nothing was said yet
                 self._fail(row, "nan", text)
 
+    def tell(self, row: int) -> bytes:
+        """How an environment stands, as its child writes it down; UserError says why it cannot."""
+        self._gather(everyone=True)
+        if row not in self._fresh:
+            self._ask_alone(row, zygote.TELL)
+        if row in self._fresh or row in self._failed:
+            raise UserError(f"environment {row} has just failed and begins anew")
+        letter = self._line.letter()
+        why = from_bytes(letter).get("why")
+        if why is not None:
+            raise UserError(why)
+        return letter
+
+    def take(self, row: int, data: bytes) -> None:
+        """Let an environment go on from how another stood."""
+        self._line.send_letter(data)
+        self._ask_alone(row, zygote.TAKE)
+        if row in self._failed:
+            raise UserError(self._faults.drain()[-1].text)
+
+    def _ask_alone(self, row: int, what: int) -> None:
+        self._shared["what"][row] = what
+        self._ask(row, self._limits.reset_seconds)
+        self._gather()
+
+    def why_not(self) -> str | None:
+        """Why the environments cannot say how they stand; None where they can."""
+        try:
+            self.tell(0)
+        except UserError as error:
+            return str(error)
+        return None
+
     def faults(self) -> list[Fault]:
         """What has gone wrong since the last call."""
         return self._faults.drain()
@@ -211,132 +229,17 @@ class Isolated:
         self._shared, self._out = {}, {}  # the memory goes with the last array that lies in it
 
 
-class _Line:
-    """The zygote, and what leads to it and to its children."""
+class _Children:
+    """How the children stand, for whoever keeps the state of the batch."""
 
-    def __init__(self, build: Callable[[int], EnvBatch], size: int, name: str) -> None:
-        if not hasattr(os, "eventfd"):
-            raise UserError(f"{name}: environments in processes of their own need Linux")
-        self._name = name
-        self._size = size
-        with contextlib.ExitStack() as held:
-            try:
-                self._open(build, held)
-            except OSError as error:
-                raise UserError(f"{name}: {size} environments cannot have processes of their own: {error}") from error
-            self._held = held.pop_all()
-        self._poll = select.poll()
-        for fd in (self._reader, self._socket.fileno()):
-            self._poll.register(fd, select.POLLIN)
+    def __init__(self, batch: Isolated) -> None:
+        self._batch = batch
 
-    def _open(self, build: Callable[[int], EnvBatch], held: contextlib.ExitStack) -> None:
-        """Start the zygote; what is opened here is given back with `held`."""
+    def get_state(self) -> list[bytes]:
+        """What each child writes down of itself."""
+        return [self._batch.tell(row) for row in range(self._batch.size)]
 
-        def kept(fd: int) -> int:
-            held.callback(os.close, fd)
-            return fd
-
-        self._builder, self._answer, self._crash = (kept(os.memfd_create("srl-envs")) for _ in range(3))
-        self._wakes = [kept(os.eventfd(0)) for _ in range(self._size)]
-        self._reader, writer = os.pipe2(os.O_CLOEXEC)
-        kept(self._reader)
-        with os.fdopen(writer, "wb"):
-            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            held.enter_context(self._socket)
-            with theirs:
-                _write_all(self._builder, cloudpickle.dumps(build))
-                fds = [theirs.fileno(), self._builder, self._answer, self._crash, writer, *self._wakes]
-                texts = [msgspec.json.encode(part).decode() for part in (sys.path, fds, os.getpid())]
-                environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-                command = [sys.executable, "-c", BOOT, *texts]
-                self._process = subprocess.Popen(command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL)
-
-    def send(self, what: int, row: int = 0, life: int = 0) -> None:
-        """Say something to the zygote."""
-        try:
-            self._socket.send(MESSAGE.pack(what, row, life))
-        except OSError:
-            self._died()
-
-    def wake(self, row: int) -> None:
-        """Let a child look at its row."""
-        os.eventfd_write(self._wakes[row], 1)
-
-    def hear(self, seconds: float) -> Iterable[tuple[int, int, int, int]]:
-        """What children and zygote have recorded, at the latest after so long: row, life, what, exit status."""
-        for fd, _ in self._poll.poll(max(0, math.ceil(seconds * 1000))):
-            if fd == self._reader and (data := os.read(fd, RECORD.size * 4096)):
-                return RECORD.iter_unpack(data)
-            self._died()
-        return ()
-
-    def _died(self) -> None:
-        status = self._process.wait()
-        raise RuntimeError(f"{self._name}: the process that keeps the environments {_end(status)}")
-
-    def describe(self, seconds: float) -> Outline:
-        """What one environment looks like, as a child says that ends at once."""
-        self.send(zygote.DESCRIBE)
-        until = time.monotonic() + seconds
-        records: list[tuple[int, int, int, int]] = []
-        while not records:
-            if time.monotonic() >= until:
-                raise UserError(f"{self._name}: building an environment takes longer than {seconds:g} s")
-            records = list(self.hear(until - time.monotonic()))
-        data = zygote.whole(self._answer)
-        told: dict[str, Any] = pickle.loads(data) if data else {"error": _end(records[0][3]) + self.stack(0)}
-        if "user_error" in told:
-            raise UserError(told["user_error"])
-        if "error" in told:
-            raise RuntimeError(f"{self._name}: an environment cannot be built: {told['error']}")
-        return told["outline"]
-
-    def share(self, outline: Outline) -> dict[str, Any]:
-        """The memory that the children will work in."""
-        layout = outline.layout(self._size)
-        fd = os.memfd_create("srl-envs", os.MFD_CLOEXEC)
-        try:
-            os.posix_fallocate(fd, 0, layout.nbytes)
-            memory = mmap.mmap(fd, layout.nbytes)
-            socket.send_fds(self._socket, [MESSAGE.pack(zygote.MEMORY, 0, 0)], [fd])
-        finally:
-            os.close(fd)
-        return layout.view(memory)
-
-    def stack(self, row: int) -> str:
-        """Where a child was when it crashed, as far as it could still say."""
-        at = row * zygote.CRASH_BYTES
-        text = os.pread(self._crash, zygote.CRASH_BYTES, at).rstrip(b"\0")
-        os.pwrite(self._crash, bytes(len(text)), at)
-        return f"\n{text.decode(errors='replace')}" if text else ""
-
-    def part(self, alive: set[int]) -> None:
-        """Wait for these children to end, as long as closing may take."""
-        until = time.monotonic() + CLOSE_SECONDS
-        with contextlib.suppress(RuntimeError):  # the zygote is gone, and they with it
-            while alive and time.monotonic() < until:
-                alive -= {row for row, _, what, _ in self.hear(until - time.monotonic()) if what == ENDED}
-
-    def close(self) -> None:
-        """End the zygote, and with it all children."""
-        self._socket.close()
-        try:
-            self._process.wait(5 * CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._held.close()
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def _end(status: int) -> str:
-    if status >= zygote.NOT_STARTED:
-        return f"could not be started: {os.strerror(status - zygote.NOT_STARTED)}"
-    if status >= 0:
-        return f"ended with exit code {status}"
-    return f"was killed by {next((known.name for known in signal.Signals if known == -status), f'signal {-status}')}"
+    def set_state(self, data: list[bytes]) -> None:
+        """Let each child go on from what another said."""
+        for row, state in zip(range(self._batch.size), data, strict=True):
+            self._batch.take(row, state)

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from srl.envs.faults import Unusable
 from srl.envs.gym import seeds
 from srl.envs.masks import find_masks, seen_space
 from srl.envs.spaces import Observations, action_batch, spec_of_space
@@ -61,6 +62,17 @@ class VectorBatch:
         self._write_one = Observations(seen, name).write
         self._ended = np.zeros(self.size, bool)
         self._warned = False
+        self.by_row = mode is AutoresetMode.DISABLED or isinstance(vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        """Whether single rows can be begun anew."""
+
+    def restart(self, rows: Array, out: dict[str, Any]) -> None:
+        """Begin new episodes in these rows, in place of what the last step gave."""
+        obs, info = self._call(self._vector.reset, options={"reset_mask": rows.copy()})
+        self._write_rows(out["obs"], obs, rows)
+        self._write_masks(out, obs, info, rows)
+        for name in ("reward", "terminated", "truncated"):
+            out[name][rows] = 0
+        self._ended[rows] = False
 
     def reset(self, seed: int, out: dict[str, Any]) -> None:
         """Start an episode in every row."""
@@ -94,7 +106,7 @@ class VectorBatch:
 
     def _next_step(self, out: dict[str, Any], obs: Any, info: dict[str, Any], resetting: Array, ended: Array) -> Array:
         if (resetting & ended).any():
-            raise UserError(
+            raise Unusable(
                 f"{self._name} ended an episode in the step that should only have reset it; "
                 "if it resets within the step of the end, set metadata['autoreset_mode'] to SAME_STEP"
             )
@@ -142,7 +154,7 @@ class VectorBatch:
     def _write_final(self, target: Any, info: dict[str, Any], rows: Array) -> None:
         final, given = info.get("final_obs"), info.get("_final_obs", rows)
         if final is None or (rows & ~np.asarray(given, bool)).any():
-            raise UserError(
+            raise Unusable(
                 f"{self._name}: an episode ended without info['final_obs'], which SAME_STEP autoreset needs to show "
                 "the true last observation; give it, or make the environment with NEXT_STEP or DISABLED autoreset"
             )

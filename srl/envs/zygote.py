@@ -12,20 +12,19 @@ child dies with the zygote, the zygote with its parent, and before that thread o
     zygote     a message; the end of a child     the parent; the kernel
     child      its eventfd                       the parent
 
-What the parent sends besides numbers is its own builder, over memory that nobody else has. This module must not know
-what is done with what environments give.
+What the parent sends besides numbers is its own builder, over memory that nobody else has. What children say is
+numbers, text and plain data, because nobody should have to trust an environment. This module must not know what is done
+with what environments give.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
 import mmap
 import os
-import pickle
 import random
 import select
 import signal
@@ -37,11 +36,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import cloudpickle
+import msgspec
 import numpy as np
 
 from srl.envs.faults import of_exception
+from srl.envs.kept import put_back, state_of, why_not
+from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
-from srl.tree import Layout, Spec, SpecTree, batched, index
+from srl.processes import die_with
+from srl.tree import Layout, Spec, SpecTree, batched, index, spec_from_plain, spec_to_plain
 
 if TYPE_CHECKING:
     from srl.envs.base import EnvBatch
@@ -52,13 +55,12 @@ RECORD = struct.Struct("=IIIi")
 """To the parent: row, life, what happened, exit status."""
 DESCRIBE, START, MEMORY = range(3)
 READY, FAILED, ENDED = range(3)
-RESET, STEP, CLOSE = range(3)
+RESET, STEP, CLOSE, TELL, TAKE = range(5)
 NOT_STARTED = 1000
 """More than any exit status; what is above it is the system's error number."""
 TEXT_BYTES = 16_384
 CRASH_BYTES = 65_536
 """Room for the stack of one child that crashes."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,24 @@ class Outline:
         asked = {"what": whole, "seed": whole, "text": Spec((TEXT_BYTES,), "uint8"), "kind": Spec((16,), "uint8")}
         return Layout(batched({"out": rows, "action": self.action, **asked}, size))
 
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data."""
+        specs = {name: spec_to_plain(getattr(self, name)) for name in _SPECS}
+        return {**specs, "frames_per_step": self.frames_per_step, "scored": self.scored}
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, and go at once if it has died already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Outline:
+        """What plain data describes."""
+        return cls(**{name: spec_from_plain(value) if name in _SPECS else value for name, value in data.items()})
+
+
+_SPECS = ("obs", "action", "mask")
+
+
+def told(fd: int) -> dict[str, Any]:
+    """What the child that was asked to describe an environment has said; nothing if it could not."""
+    data = whole(fd)
+    return msgspec.msgpack.decode(data) if data else {}
 
 
 class Zygote:
@@ -143,11 +157,11 @@ class Zygote:
         return True
 
     def _map(self, fd: int) -> None:
-        told = pickle.loads(whole(self._answer))
-        layout: Layout = told["outline"].layout(len(self._wakes))
+        said = told(self._answer)
+        layout = Outline.from_plain(said["outline"]).layout(len(self._wakes))
         self._shared = layout.view(mmap.mmap(fd, layout.nbytes))
         os.close(fd)
-        for module in told["modules"]:
+        for module in said["modules"]:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
         self._build = cloudpickle.loads(whole(self._builder))
@@ -230,12 +244,13 @@ class Zygote:
             batch: EnvBatch = cloudpickle.loads(whole(self._builder))(0)
             outline = Outline(batch.obs, batch.action, batch.mask, batch.frames_per_step, batch.scored)
             batch.close()
-            told: dict[str, Any] = {"outline": outline, "modules": [name for name in sys.modules if name not in before]}
+            modules = [name for name in sys.modules if name not in before]
+            said: dict[str, Any] = {"outline": outline.to_plain(), "modules": modules}
         except UserError as error:
-            told = {"user_error": of_exception(error)[1]}
+            said = {"user_error": of_exception(error)[1]}
         except BaseException as error:
-            told = {"error": of_exception(error)[1]}
-        os.write(self._answer, pickle.dumps(told))
+            said = {"error": of_exception(error)[1]}
+        write_whole(self._answer, msgspec.msgpack.encode(said))
 
     def _live(self, row: int, life: int) -> None:
         assert self._build is not None
@@ -244,7 +259,7 @@ class Zygote:
         try:
             batch = self._build(row)
             ready = RECORD.pack(row, life, READY, 0)
-            _serve(batch, shared, self._wakes[row], lambda: os.write(self._pipe, ready))
+            _serve(batch, shared, self._wakes[row], self._answer, lambda: os.write(self._pipe, ready))
         except BaseException as error:
             for name, said in zip(("kind", "text"), of_exception(error), strict=True):
                 _write(shared[name][0], said)
@@ -265,7 +280,15 @@ def whole(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
-def _serve(batch: EnvBatch, shared: Any, wake: int, answer: Callable[[], object]) -> None:
+def write_whole(fd: int, data: bytes) -> None:
+    """Let an anonymous file hold this and nothing else."""
+    os.ftruncate(fd, 0)
+    at = 0
+    while at < len(data):
+        at += os.pwrite(fd, data[at:], at)
+
+
+def _serve(batch: EnvBatch, shared: Any, wake: int, letter: int, answer: Callable[[], object]) -> None:
     """Do what the parent says, until it says to close."""
     out, action, what = shared["out"], shared["action"], shared["what"]
     poll = select.poll()
@@ -280,6 +303,11 @@ def _serve(batch: EnvBatch, shared: Any, wake: int, answer: Callable[[], object]
             batch.step(action, out)
         elif what[0] == RESET:
             _reset(batch, int(shared["seed"][0]), out)
+        elif what[0] == TELL:
+            state = state_of(batch)
+            write_whole(letter, to_bytes({"state": state} if state else {"why": why_not(batch)}))
+        elif what[0] == TAKE:
+            put_back(batch, from_bytes(whole(letter))["state"])
         else:
             return
         answer()

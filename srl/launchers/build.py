@@ -6,9 +6,6 @@ This is the one place where environments, models, algorithms, streams and worker
 from __future__ import annotations
 
 import hashlib
-import math
-import shutil
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,20 +14,21 @@ from typing import Any
 
 import torch
 
-from srl.envs.base import isolated, make, put_back, state_of
+from srl.envs.base import isolated, make
 from srl.envs.faults import Limits
+from srl.envs.kept import put_back, state_of, why_not
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.experiment import Actors, Experiment
-from srl.files import write_atomically
+from srl.files import made, write_atomically
 from srl.launchers import plan
 from srl.launchers.plan import Resource, Site, Task
 from srl.launchers.ranks import go_on, meet, part_name
+from srl.launchers.saving import Saver
 from srl.memory import Address
 from srl.params import file as checkpoints
 from srl.params.checksum import LANES
 from srl.params.shm import Publisher, Reader
-from srl.store import Store
 from srl.streams.asked import ActServer, Source
 from srl.streams.base import ActClient, Shapes, request_spec
 from srl.streams.inline import InlineClient
@@ -94,7 +92,7 @@ class Builder:
     ) -> None:
         self._experiment = experiment
         self._shapes = dict(shapes)
-        self._folder = folder
+        self._saver = Saver(experiment, shapes, folder)
         self._resume = resume
         self._life = life
         self._epoch = epoch
@@ -156,14 +154,15 @@ class Builder:
         learner = trainers.algorithm.build(policy, seed=seed, **({} if isinstance(ranks, Alone) else {"ranks": ranks}))
         gate = None if self._site.alone else self._far.gate(task, resources)
         consumer = self._consumer(trainers.train, task.index, self._shapes[trainers.policy], resources, gate)
-        progress = Progress()
+        progress, loaded = Progress(), None
         init = self._experiment.policies[trainers.policy].init
         if init is not None and not self._resume:
             said = checkpoints.begin_with(init, policy.module)
             if task.index == 0:
                 link.send({"kind": "warning", "text": said})
         if self._resume:
-            checkpoint = checkpoints.load(self._checkpoints(trainers.policy), "latest")
+            checkpoint = checkpoints.load(self._saver.checkpoints(trainers.policy), "latest")
+            loaded = checkpoint.meta.get("weights_sha256")
             with checkpoint.fits():
                 policy.module.load_state_dict(checkpoint.weights())
                 progress = go_on(checkpoint, learner, consumer, ranks, link)
@@ -172,8 +171,8 @@ class Builder:
 
         def save(weights: Any, meta: dict[str, Any], training: dict[str, Any]) -> str:
             if task.index == 0:
-                return self._save(trainers.policy, weights, meta, training, "latest")
-            part = self._lanes(trainers.policy, meta["version"]) / part_name(task.index)
+                return self._saver.save(trainers.policy, weights, meta, training, "latest")
+            part = self._saver.lanes(trainers.policy, meta["version"]) / part_name(task.index)
             checkpoints.save_part(part, {name: training[name] for name in ("learner", "consumer", "random")})
             return ""
 
@@ -191,7 +190,8 @@ class Builder:
             frames_per_step=self._shapes[trainers.policy].frames_per_step,
             device=device,
             progress=progress,
-            keep_lanes=self._experiment.streams[trainers.train].max_lag == 0,
+            keep_lanes=self._is_exact(trainers.train),
+            loaded=loaded,
             ranks=ranks,
         )
 
@@ -236,43 +236,6 @@ class Builder:
             late=train.late,
         )
 
-    def _save(self, name: str, weights: Any, meta: dict[str, Any], training: Any, link: str) -> str:
-        shapes = self._shapes[name]
-        spaces = {key: checkpoints.spec_to_plain(getattr(shapes, key)) for key in ("obs", "action", "mask")}
-        digest = checkpoints.sha256_of(weights)
-        meta = {**meta, "policy": name, "spaces": spaces, "weights_sha256": digest}
-        folder, store = self._checkpoints(name), Store(self._folder / "store.sqlite")
-        lanes = self._lanes(name, meta["version"])
-        path = checkpoints.save(folder, weights, meta, training, link, lanes=lanes)
-        shutil.rmtree(lanes.parent, ignore_errors=True)
-        keep = 1 if training is None else self._experiment.keep
-        every = self._experiment.keep_every
-        try:
-            store.add_version(name, meta["version"], meta["steps"], meta.get("seconds"), meta.get("reward"), path.name)
-            checkpoints.prune(folder, link, keep, every, may_go=lambda gone: store.forget(name, gone))
-        except UserError as error:
-            # Without its store a run goes on, and keeps every checkpoint, because one may be tagged.
-            print(f"srl: {error}", file=sys.stderr)
-        return digest
-
-    def _checkpoints(self, policy: str) -> Path:
-        return self._folder / "checkpoints" / policy
-
-    def _lanes(self, policy: str, version: int) -> Path:
-        """Where the lanes keep how they stand, until the checkpoint of the version takes it up."""
-        return self._checkpoints(policy) / ".lanes" / str(version)
-
-    def _best_reward(self, policy: str) -> float:
-        """The reward of the best weights that are kept, when a run goes on."""
-        folder = self._checkpoints(policy)
-        if not (folder / "best").exists():
-            return -math.inf
-        try:
-            return float(checkpoints.load(folder, "best").meta["mean_reward"])
-        except UserError as error:
-            print(f"srl: {error}; the next that is evaluated is the best", file=sys.stderr)
-            return -math.inf
-
     def _policy_worker(self, task: Task, resources: Mapping[str, Any], link: Link) -> PolicyWorker:
         name = task.group
         policies = self._experiment.policies[name]
@@ -311,8 +274,11 @@ class Builder:
         train_lanes = [lane.index for lane in plan.lanes_of(self._experiment, feeders) if lane.actor == at]
         # Read once for all lanes, because reading checks the digests of every file.
         goes_on = self._resume and not self._life
-        checkpoint = checkpoints.load(self._checkpoints(actors.policy), "latest") if goes_on else None
+        checkpoint = checkpoints.load(self._saver.checkpoints(actors.policy), "latest") if goes_on else None
         rollouts = [self._rollout(actors, lane, checkpoint) for lane in train_lanes]
+        why = why_not(rollouts[0].envs) if self._is_exact(stream) and at == self._life == 0 else None
+        if why:
+            link.send({"kind": "warning", "text": f"this run resumes, but not bit for bit: {why}"})
         act, act_lanes = self._act_client(task, actors, resources)
         part = f"train/{stream}/{plan.rank_of(self._experiment, stream, task).index}"
         producer = ShmProducer(
@@ -324,12 +290,20 @@ class Builder:
 
         def keep(lane: int, version: int, rollout: Rollout) -> None:
             envs = state_of(rollout.envs)
-            if envs is not None and self._site.shared:
-                folder = self._lanes(actors.policy, version)
-                folder.mkdir(parents=True, exist_ok=True)
+            if envs is None or not self._site.shared:
+                return
+            try:
+                folder = made(self._saver.lanes(actors.policy, version))
                 write_atomically(folder / str(lane), to_bytes({"rollout": rollout.state(), "envs": envs}))
+            except UserError as error:
+                text = f"{error}; from the checkpoint of version {version:,} the run would not resume bit for bit"
+                link.send({"kind": "warning", "text": text})
 
         return Actor(rollouts, act, producer, act_lanes=act_lanes, train_lanes=train_lanes, keep=keep, tell=link.send)
+
+    def _is_exact(self, stream: str) -> bool:
+        """Whether a run is to resume bit for bit, as far as its environments can."""
+        return self._experiment.streams[stream].max_lag == 0
 
     def _rollout(self, actors: Actors, lane: int, checkpoint: checkpoints.Checkpoint | None) -> Rollout:
         """A lane as the checkpoint left it, where it could say how it stood; otherwise with numbers not used before."""
@@ -383,7 +357,7 @@ class Builder:
         rows = min(actors.envs, actors.evaluate.episodes)
 
         def save_best(result: dict[str, Any]) -> None:
-            self._save(actors.policy, policy.module.state_dict(), result, None, "best")
+            self._saver.save(actors.policy, policy.module.state_dict(), result, None, "best")
 
         return Evaluator(
             policy,
@@ -394,6 +368,6 @@ class Builder:
             episodes=actors.evaluate.episodes,
             explore=actors.explore,
             seed=seed_of(self._experiment, "evaluate", task.group, task.index),
-            best=self._best_reward(actors.policy),
+            best=self._saver.best_reward(actors.policy),
             save_best=save_best,
         )

@@ -28,6 +28,7 @@ from srl.launchers import plan
 from srl.launchers.base import Event, Look, WorkerFailed
 from srl.launchers.plan import Resource, Site, Task
 from srl.memory import Address, Listener, Memory
+from srl.processes import allow_descriptors
 from srl.runs import Run
 from srl.streams.base import Shapes
 from srl.workers.beat import Beat, ages_of
@@ -73,14 +74,14 @@ class LocalLauncher:
         """The shapes of every policy, found in a child of the nursery that ends at once."""
         self._nursery.send_bytes(cloudpickle.dumps({"do": "describe", "experiment": experiment}))
         try:
-            answer: dict[str, Any] = cloudpickle.loads(self._nursery.recv_bytes())
+            answer: dict[str, Any] = msgspec.msgpack.decode(self._nursery.recv_bytes())
         except (EOFError, OSError):
             raise WorkerFailed("the process that starts workers died while it looked at the environment") from None
         if "user_error" in answer:
             raise UserError(answer["user_error"])
         if "error" in answer:
             raise WorkerFailed(answer["error"], answer.get("traceback", ""))
-        return answer["shapes"]
+        return {name: Shapes.from_plain(shapes) for name, shapes in answer["shapes"].items()}
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> list[Task]:
         """Make all memory and channels, and have every worker started."""
@@ -100,8 +101,10 @@ class LocalLauncher:
     ) -> dict[str, Address]:
         """Make all that the workers of a site need; the addresses of its doors by their names."""
         self._experiment, self._needs = experiment, plan.needs_of(experiment, shapes, site)
-        self._resources = plan.make_all(self._needs)
         self._order = plan.tasks_at(experiment, site)
+        descriptors = sum(need.descriptors for need in self._needs) + 2 * len(self._order)
+        allow_descriptors(descriptors, f"a run of {len(self._order)} workers")
+        self._resources = plan.make_all(self._needs)
         self._setting = {"experiment": experiment, "shapes": shapes, "folder": run.path, "resume": resume, "site": site}
         return {name: one.address for name, one in self._resources.items() if isinstance(one, Listener)}
 
@@ -155,16 +158,17 @@ class LocalLauncher:
         events: list[Event] = []
         try:
             while self._nursery.poll():
-                end = cloudpickle.loads(self._nursery.recv_bytes())
+                end: dict[str, Any] = msgspec.msgpack.decode(self._nursery.recv_bytes())
+                task = Task(**end["task"])
                 if "pid" in end:
-                    self._pids[end["task"]] = end["pid"]
+                    self._pids[task] = end["pid"]
                     continue
-                self._pids.pop(end["task"], None)
-                self._alive.discard(end["task"])
+                self._pids.pop(task, None)
+                self._alive.discard(task)
                 # What it said last may still be on its line.
-                if end["task"] in self._lines:
-                    events += self._hear(end["task"], self._lines[end["task"]])
-                events.append(Event(end["task"], {"kind": "exit", "status": end["status"]}))
+                if task in self._lines:
+                    events += self._hear(task, self._lines[task])
+                events.append(Event(task, {"kind": "exit", "status": end["status"]}))
         except (EOFError, OSError):
             raise WorkerFailed(f"the process that starts workers was {_say_end(self._process.wait())}") from None
         return events

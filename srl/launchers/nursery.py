@@ -1,7 +1,7 @@
 """The nursery: a small process that forks workers, buries them, and tells control.
 
 It loads torch once and never runs anything with it, holds no thread and no lock, and so can be forked at any time.
-It believes its parent, who speaks to it over an inherited socket, and nobody else.
+It believes its parent, who speaks to it over an inherited socket, and nobody else. What it answers is plain data.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import select
 import signal
@@ -27,7 +28,7 @@ from srl.launchers import build
 from srl.launchers.plan import BEATS, Need, Resource, Task
 from srl.launchers.shapes import describe
 from srl.memory import Memory
-from srl.processes import die_with
+from srl.processes import allow_descriptors, die_with
 from srl.runs import Run
 from srl.workers.base import run as run_worker
 from srl.workers.beat import Beat
@@ -108,7 +109,7 @@ class Nursery:
         if (pid := os.fork()) == 0:
             self._become_child()
             with os.fdopen(writer, "wb") as out:
-                out.write(cloudpickle.dumps(_described(experiment)))
+                out.write(msgspec.msgpack.encode(_described(experiment)))
                 out.flush()
             os._exit(0)
         os.close(writer)
@@ -118,9 +119,11 @@ class Nursery:
         if data:
             return data
         end = f"died with status {status}" if status >= 256 else f"was killed by {signal.Signals(status).name}"
-        return cloudpickle.dumps({"error": f"the process that first built the environment {end}"})
+        return msgspec.msgpack.encode({"error": f"the process that first built the environment {end}"})
 
     def _start(self, message: dict[str, Any]) -> None:
+        # The kernel would drop those for which there is no room, without a word.
+        allow_descriptors(message["fds"], message["task"].name)
         fds: list[int] = []
         while len(fds) < message["fds"]:
             fds += socket.recv_fds(self._socket, 1, 256)[1]
@@ -130,7 +133,7 @@ class Nursery:
         for fd in fds:
             os.close(fd)
         self._children[pid] = message["task"]
-        self._control.send_bytes(cloudpickle.dumps({"task": message["task"], "pid": pid}))
+        self._say(message["task"], pid=pid)
 
     def _become_child(self) -> None:
         die_with(self._pid)
@@ -150,13 +153,16 @@ class Nursery:
             if pid == 0:
                 return
             task = self._children.pop(pid)
-            self._control.send_bytes(cloudpickle.dumps({"task": task, "status": os.waitstatus_to_exitcode(status)}))
+            self._say(task, status=os.waitstatus_to_exitcode(status))
+
+    def _say(self, task: Task, **what: int) -> None:
+        self._control.send_bytes(msgspec.msgpack.encode({"task": task, **what}))
 
 
 def _described(experiment: Any) -> dict[str, Any]:
     try:
         torch.set_num_threads(1)
-        return {"shapes": describe(experiment)}
+        return {"shapes": {name: shapes.to_plain() for name, shapes in describe(experiment).items()}}
     except UserError as error:
         return {"user_error": str(error)}
     except BaseException as error:
@@ -205,14 +211,26 @@ def _live(setting: dict[str, Any], fds: list[int]) -> NoReturn:
         os._exit(code)
 
 
+class _Log(io.FileIO):
+    """A worker's log; what finds no room on the disk is left out, because nobody should die of a full log."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def _redirect_output(run: Run, task: Task) -> None:
     """What a worker prints goes to its log, and so does the stack of a crash below Python."""
     log = os.open(run.logs / f"{task.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for fd in (1, 2):
         os.dup2(log, fd)
     os.close(log)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.stdout, sys.stderr = (io.TextIOWrapper(io.BufferedWriter(_Log(fd)), line_buffering=True) for fd in (1, 2))
     faulthandler.enable()
 
 

@@ -14,14 +14,12 @@ import os
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
-from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from srl.errors import UserError
@@ -30,15 +28,12 @@ from srl.launchers import plan
 from srl.launchers.base import Event, Look, WorkerFailed
 from srl.launchers.host import Host, Order
 from srl.launchers.plan import Site, Task
+from srl.launchers.rooms import Room, bundle, missing_of, must_fit, rooms_of
 from srl.memory import Address
 from srl.runs import Run
 from srl.streams.base import Shapes
 
 CONNECT_SECONDS = 5.0
-PIN = 0.001
-"""Part of a host's own resource that says which host it is."""
-BLOCK = 16
-"""Actors that are placed together."""
 ROOM_SECONDS = 30.0
 """A cluster that others use is given so long to have room."""
 TURN_SECONDS = 0.2
@@ -49,21 +44,6 @@ LOST_SECONDS = 120.0
 """A host that has not answered for so long is given up."""
 SETTLE_SECONDS = 0.5
 """How often Ray is asked where homeless workers may live."""
-
-
-@dataclass(eq=False)
-class Room:
-    """A placement group, with a bundle for each of these workers."""
-
-    tasks: list[Task]
-    group: Any
-
-    def nodes(self) -> dict[Task, str]:
-        """The node of each worker, once there is one for all."""
-        table = placement_group_table(self.group)
-        if table["state"] != "CREATED":
-            return {}
-        return {task: table["bundles_to_node_id"][at] for at, task in enumerate(self.tasks)}
 
 
 @dataclass(eq=False)
@@ -105,7 +85,7 @@ class RayLauncher:
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy, found on a host of the cluster."""
         self._connect(experiment)
-        self._must_fit(experiment)
+        must_fit(experiment)
         seat = self._seat(ray.get_runtime_context().get_node_id())
         self._spare.append(seat)
         return _result(seat.actor.describe.remote(experiment))
@@ -122,22 +102,8 @@ class RayLauncher:
             if address:
                 raise UserError(f"no Ray cluster answers at {address}: {error.__cause__ or error}") from error
             # Nobody else is on a cluster of our own, so it may have as many workers as the run has.
-            wanted = sum(_bundle(experiment, task)["CPU"] for task in plan.tasks_of(experiment))
+            wanted = sum(bundle(experiment, task)["CPU"] for task in plan.tasks_of(experiment))
             ray.init(address="local", num_cpus=int(wanted), include_dashboard=False, **quiet)
-
-    def _must_fit(self, experiment: Experiment) -> None:
-        """What the cluster can never give is said at once, with the sum."""
-        tasks = [task for task in plan.tasks_of(experiment) if not _may_wait(experiment, task)]
-        there = ray.cluster_resources()
-        for name in ("CPU", "GPU"):
-            wanted = sum(_bundle(experiment, task).get(name, 0.0) for task in tasks)
-            if wanted > there.get(name, 0.0):
-                kinds = Counter(f"{task.kind} {task.group}" for task in tasks if name in _bundle(experiment, task))
-                parts = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-                raise UserError(
-                    f"the run needs {wanted:g} {name}s ({parts}), and the whole cluster has {there.get(name, 0):g}; "
-                    "take fewer, or set actors.NAME.least to begin with some of the actors"
-                )
 
     def start(self, experiment: Experiment, shapes: dict[str, Shapes], run: Run, *, resume: bool) -> list[Task]:
         """Find room for the workers and start those that have it; the others."""
@@ -145,7 +111,7 @@ class RayLauncher:
 
         self._run = {"experiment": experiment, "shapes": shapes, "folder": run.path.resolve(), "resume": resume}
         self._keys, self._doors, self._needs_memory = Keys.new(), {}, experiment.restarts.memory is not None
-        self._rooms = list(_rooms(experiment))
+        self._rooms = list(rooms_of(experiment))
         self._homeless = set(plan.tasks_of(experiment))
         self._wait_for_room(experiment)
         self._found()
@@ -158,7 +124,7 @@ class RayLauncher:
 
     def _wait_for_room(self, experiment: Experiment) -> None:
         until = time.monotonic() + ROOM_SECONDS
-        while missing := _missing(experiment, {task for room in self._rooms for task in room.nodes()}):
+        while missing := missing_of(experiment, {task for room in self._rooms for task in room.nodes()}):
             if time.monotonic() > until:
                 free = ray.available_resources().get("CPU", 0.0)
                 raise UserError(
@@ -359,54 +325,3 @@ def _address_towards(address: str) -> str:
             return connection.getsockname()[0]
     except (OSError, ValueError) as error:
         raise UserError(f"no Ray cluster answers at {address}: {error}") from error
-
-
-def _bundle(experiment: Experiment, task: Task) -> dict[str, float]:
-    """What a worker takes of its host."""
-    groups: dict[str, Any] = {
-        "trainer": experiment.trainers,
-        "policy": experiment.policies,
-        "actor": experiment.actors,
-        "evaluator": experiment.actors,
-    }
-    group = groups[task.kind][task.group]
-    on_gpu = getattr(group, "device", "").startswith("cuda")
-    return {"CPU": float(group.threads), **({"GPU": 1.0} if on_gpu else {})}
-
-
-def _rooms(experiment: Experiment) -> Iterable[Room]:
-    """Workers that are placed together: those that write to the run folder, policy workers, and blocks of actors."""
-    tasks = plan.tasks_of(experiment)
-    writers = [task for task in tasks if task.kind in ("trainer", "evaluator")]
-    here = _here_if_it_can(sum(_bundle(experiment, task)["CPU"] for task in writers))
-    yield _room(experiment, writers, here)
-    for kind in ("policy", "actor"):
-        alike = [task for task in tasks if task.kind == kind]
-        for start in range(0, len(alike), BLOCK):
-            yield _room(experiment, alike[start : start + BLOCK], {})
-
-
-def _room(experiment: Experiment, tasks: list[Task], pin: dict[str, float]) -> Room:
-    return Room(tasks, placement_group([_bundle(experiment, task) | pin for task in tasks], strategy="PACK"))
-
-
-def _here_if_it_can(cpus: float) -> dict[str, float]:
-    """What a bundle asks for to be on this host, which surely sees the run folder, if that has so many CPUs."""
-    here = ray.get_runtime_context().get_node_id()
-    node = next(node for node in ray.nodes() if node["NodeID"] == here)
-    able = node["Resources"].get("CPU", 0.0) >= cpus
-    return {f"node:{node['NodeManagerAddress']}": PIN} if able else {}
-
-
-def _may_wait(experiment: Experiment, task: Task) -> bool:
-    """Whether a run can begin without this worker."""
-    least = experiment.actors[task.group].least if task.kind == "actor" else None
-    return least is not None and task.index >= least
-
-
-def _missing(experiment: Experiment, placed: set[Task]) -> list[Task]:
-    """Workers without which the run cannot begin."""
-    here = Counter(task.group for task in placed if task.kind == "actor")
-    least = {name: actors.count if actors.least is None else actors.least for name, actors in experiment.actors.items()}
-    missing = [task for task in plan.tasks_of(experiment) if task not in placed]
-    return [task for task in missing if task.kind != "actor" or here[task.group] < least[task.group]]

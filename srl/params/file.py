@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 import safetensors.torch
 import torch
 
 from srl.errors import UserError
 from srl.files import contents, write_atomically
 from srl.params.checksum import BEST, FORMAT, LANES, META, SUMS, TRAINING, WEIGHTS, find, in_order, steps_of, sums_of
-from srl.tree import Spec, leaves
+from srl.tree import leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,9 @@ def save(
     }
     if training is not None:
         files[TRAINING] = _to_bytes(training)
-        if lanes is not None and lanes.is_dir():
-            files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
     try:
+        if training is not None and lanes is not None and lanes.is_dir():
+            files |= {f"{LANES}/{path.name}": path.read_bytes() for path in sorted(lanes.iterdir())}
         _write(folder / f".{link}", files, final)
         _point(folder / link, final.name)
         _sync(folder)
@@ -190,36 +189,6 @@ def prune(
 def load(folder: Path, which: str) -> Checkpoint:
     """The checkpoint of a run that `which` names, if it is intact: latest, best, or a folder's name."""
     return Checkpoint(*find(folder, which))
-
-
-def spec_to_plain(spec: Any) -> Any:
-    """A spec tree as plain data; bounds as text, because JSON has no infinity."""
-    if spec is None:
-        return None
-    if isinstance(spec, Spec):
-        bounds = {name: [str(float(x)) for x in _as_tuple(getattr(spec, name))] for name in ("low", "high")}
-        return {**msgspec.to_builtins(spec), **bounds}
-    return {"tree": {key: spec_to_plain(child) for key, child in spec.items()}}
-
-
-def spec_from_plain(data: Any) -> Any:
-    """The spec tree that plain data describes; ValueError for one that contradicts itself."""
-    if data is None:
-        return None
-    if set(data) == {"tree"}:
-        return {key: spec_from_plain(child) for key, child in data["tree"].items()}
-    bounds = {name: tuple(float(x) for x in data[name]) for name in ("low", "high")}
-    flat = {name: bound[0] if len(bound) == 1 else bound for name, bound in bounds.items()}
-    spec = msgspec.convert({**data, **flat}, Spec)
-    known = np.dtype(spec.dtype).kind in "biuf" and min(spec.shape, default=0) >= 0 and spec.stack >= 1
-    sizes = {len(spec.n), len(spec.start)} - {0, spec.size} | {len(bound) for bound in bounds.values()} - {1, spec.size}
-    if not known or sizes:
-        raise ValueError(f"no space is like {spec}")
-    return spec
-
-
-def _as_tuple(bound: float | tuple[float, ...]) -> tuple[float, ...]:
-    return bound if isinstance(bound, tuple) else (bound,)
 
 
 def count_parameters(spec: dict[str, Any]) -> int:

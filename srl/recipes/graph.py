@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from srl.errors import UserError
@@ -26,10 +27,12 @@ def on_policy(name: str, algorithm: Algorithm, p: dict[str, Any]) -> Experiment:
     env, rollouts = p["env"], p["actors"] * p["ring"]
     if rollouts < 1 or p["envs"] < rollouts or p["envs"] % rollouts:
         raise UserError(f"envs ({p['envs']}) must be a multiple of actors x ring ({p['actors']} x {p['ring']})")
-    groups = {"main": Actors(env=env, count=p["actors"], ring=p["ring"], envs=p["envs"] // rollouts)}
+    main = Actors(env=env, count=p["actors"], ring=p["ring"], envs=p["envs"] // rollouts, isolate=p["isolate"])
+    groups = {"main": main}
     if p["eval_every"]:
         evaluate = Evaluate(every=p["eval_every"], episodes=EVAL_EPISODES)
-        groups["eval"] = Actors(env=env, envs=EVAL_EPISODES // 2, train=None, explore=False, evaluate=evaluate)
+        played = replace(main, count=1, ring=1, envs=EVAL_EPISODES // 2, train=None, explore=False)
+        groups["eval"] = replace(played, evaluate=evaluate)
     return Experiment(
         name=name,
         actors=groups,

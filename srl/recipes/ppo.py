@@ -49,6 +49,7 @@ def ppo(
     device: str = "auto",
     threads: int | None = None,
     eval_every: int = 0,
+    isolate: bool = False,
     learning_rate: float | None = None,
     anneal: bool | None = None,
     gamma: float | None = None,
@@ -85,6 +86,7 @@ def ppo(
         device: where training and policy workers compute: auto, cpu, cuda, cuda:1
         threads: threads of each trainer; 0 lets the machine decide [1]
         eval_every: steps between two evaluations; 0 for none
+        isolate: give each environment a process of its own, so that one that hangs or aborts costs only its own episode
         learning_rate: step size of Adam [0.0003]
         anneal: let the learning rate fall to 0 over the run [no]
         gamma: discount [0.99]

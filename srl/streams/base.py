@@ -12,11 +12,11 @@ Nothing here waits: an edge says what there is now, and `fds()` names what the k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from srl.streams.frames import before_spec
-from srl.tree import Spec, SpecTree, Tree, batched, seen
+from srl.tree import Spec, SpecTree, Tree, batched, seen, spec_from_plain, spec_to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,20 @@ class Shapes:
     def seen(self) -> SpecTree:
         """One row of observations as the policy sees it."""
         return seen(self.obs)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data, as it travels between processes."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: spec_to_plain(value) if name in SPECS else value for name, value in values.items()}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Shapes:
+        """The shapes that plain data describes."""
+        return cls(**{name: spec_from_plain(value) if name in SPECS else value for name, value in data.items()})
+
+
+SPECS = ("obs", "action", "mask", "state", "extras", "params")
+"""What of Shapes is made of specs."""
 
 
 @dataclass(slots=True)

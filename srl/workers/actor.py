@@ -43,8 +43,7 @@ class Environments(Protocol):
 
 def texts_of(envs: Any) -> list[str]:
     """What has gone wrong with environments since the last call, where they can say so."""
-    faults: list[Any] = envs.faults() if hasattr(envs, "faults") else []
-    return [f"environment {fault.row} {fault.kind}: {fault.text}" for fault in faults]
+    return [str(fault) for fault in envs.faults()] if hasattr(envs, "faults") else []
 
 
 class Rollout:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from srl.errors import UserError
 from srl.metrics import Clock
 from srl.streams.base import Shapes, counted
 from srl.streams.frames import Stacks
@@ -136,8 +137,10 @@ class Evaluator:
         return True
 
     def _begin(self) -> None:
-        self._asked = False
         self._weights.refresh()
+        if self._weights.version < 0:
+            return  # nothing is published yet
+        self._asked = False
         self._played = Episodes(self._envs.size, self._episodes)
         self._steps = steps_of(
             self._policy, self._envs, self._shapes, self._played, seed=self._seed, explore=self._explore
@@ -158,9 +161,16 @@ class Evaluator:
             self._link.send({"kind": "faults", "texts": texts})
         best = mean > self._best
         if best:
-            self._best = mean
-            self._save_best(result)
+            self._save(mean, result)
         self._link.send({"kind": "evaluation", "best": best, **result})
+
+    def _save(self, mean: float, result: dict[str, Any]) -> None:
+        try:
+            self._save_best(result)
+            self._best = mean
+        except UserError as error:
+            # The next one that is better may find room; until then the last best one is there.
+            self._link.send({"kind": "warning", "text": str(error)})
 
     @property
     def waits(self) -> str:

@@ -116,6 +116,7 @@ class Trainer:
         progress: Progress,
         keep_lanes: bool,
         ranks: Ranks | Alone,
+        loaded: str | None,
     ) -> None:
         self.clock = Clock()
         self._learner = learner
@@ -140,6 +141,7 @@ class Trainer:
         self._vote: Vote | None = None
         self._slots: list[Slot] = []
         self._keep_lanes = keep_lanes
+        self._loaded = loaded
         self._due: Due | None = None
         self._asked: Due | None = None
         self.progress = progress
@@ -151,6 +153,9 @@ class Trainer:
 
     def step(self) -> bool:
         """One update, if a batch is here, or a checkpoint that is due."""
+        if self._loaded is not None and (reason := self._reason_to_stop()):
+            self._finish(reason, self._loaded)  # it had finished when it was saved
+        self._loaded = None
         if self._due is not None:
             return self._checkpoint_due(self._due)
         if self._vote is None and not self._has_something_to_say():
@@ -307,9 +312,14 @@ class Trainer:
             # The next one may find room; until then the last good one is there.
             self._link.send({"kind": "warning", "text": str(error)})
             return
-        if due.reason is not None and self._ranks.rank == 0:
+        if due.reason is not None:
+            self._finish(due.reason, digest)
+
+    def _finish(self, reason: str, digest: str) -> None:
+        self._finished = True
+        if self._ranks.rank == 0:
             summary = {**self._summary(), "weights_sha256": digest}
-            self._link.send({"kind": "finished", "reason": due.reason, "summary": summary})
+            self._link.send({"kind": "finished", "reason": reason, "summary": summary})
 
     def _summary(self) -> dict[str, Any]:
         progress = self.progress

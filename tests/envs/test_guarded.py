@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from gymnasium import make
 
-from srl.envs.base import EnvBatch, put_back, state_of
+from srl.envs.base import EnvBatch
 from srl.envs.fake import Counting, Masked, Nested
 from srl.envs.fake_faults import FaultyCartPole
 from srl.envs.faults import Limits, TooManyFaults
 from srl.envs.guarded import Guarded
 from srl.envs.gym import GymBatch
+from srl.envs.kept import put_back, state_of
 from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.tree import leaves

@@ -1,7 +1,6 @@
 """Environments in processes of their own: whatever happens to one costs its own row, and nothing is left behind."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,12 +13,14 @@ import numpy as np
 import psutil
 import pytest
 
-from srl.envs.base import EnvBatch, make, state_of
+from srl.envs.base import EnvBatch, make
 from srl.envs.fake import Counting, Masked, Nested, Slow
 from srl.envs.fake_faults import KINDS, FaultyCartPole
 from srl.envs.faults import Limits, TooManyFaults
 from srl.envs.gym import seeds
 from srl.envs.isolated import Isolated
+from srl.envs.kept import put_back, state_of, why_not
+from srl.envs.state import from_bytes, to_bytes
 from srl.errors import UserError
 from srl.tree import index, leaves, tree_map
 
@@ -394,21 +395,90 @@ def test_no_orphans_when_the_parent_is_killed():
     assert not alive
 
 
-def test_too_few_descriptors_are_told_and_none_is_lost():
-    before, limits = psutil.Process().num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 20, limits[1]))
-    try:
-        with pytest.raises(
-            UserError, match=r"Env: 50 environments cannot have processes of their own: .*Too many open"
-        ):
-            Isolated(of(Counting), 50, "Env")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert psutil.Process().num_fds() == before
+FEW = """
+import os, resource, sys
+from srl.envs.base import isolated
+from srl.errors import UserError
+count = lambda: len(os.listdir("/proc/self/fd"))
+before = count()
+resource.setrlimit(resource.RLIMIT_NOFILE, (before + 5, before + 5 + int(sys.argv[1])))
+try:
+    isolated("srl.envs.fake:Counting", 50).close()
+except UserError as error:
+    print(error)
+print(count() - before)
+"""
 
 
-def test_they_have_no_state_to_go_on_from(isolated):
-    assert state_of(isolated(of(Counting), size=1)) is None
+@pytest.mark.parametrize(("more", "said"), [(20, True), (1000, False)])
+def test_too_few_descriptors_are_told_and_none_is_lost(more, said):
+    """As many as the hard limit allows are taken, without being asked."""
+    ran = subprocess.run([sys.executable, "-c", FEW, str(more)], capture_output=True, text=True, timeout=60)
+    *told, left = ran.stdout.splitlines()
+    assert (left, len(told), ran.stderr) == ("0", said, "")
+    assert all("50 environments in processes of their own needs" in line and "ulimit -n" in line for line in told)
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", "FrozenLake-v1", partial(Counting, lengths=(3, 1, 2))])
+def test_they_go_on_from_their_state(isolated, env):
+    """In the middle of episodes and after ends, in other processes."""
+    batch, again = isolated(of(env)), isolated(of(env))
+    play(batch, 100)
+    play(again, 3, seed=SEED + 1)
+    put_back(again, from_bytes(to_bytes(state_of(batch))))
+    for action in np.random.default_rng(1).integers(0, 2, (100, SIZE)):
+        outs = [written(batch) for _ in range(2)]
+        for one, out in zip((batch, again), outs, strict=True):
+            one.step(action, out)
+        for (path, one), (_, other) in zip(leaves(outs[0]), leaves(outs[1]), strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=str(path))
+    assert why_not(batch) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # as an error it crashes the import of Box2D
+def test_those_that_cannot_say_how_they_stand_say_why(isolated):
+    lunar = isolated(of("LunarLander-v3"), size=1)
+    play(lunar, 1)
+    assert state_of(lunar) is None
+    assert "b2World" in why_not(lunar)
+    pong = isolated(of("PongNoFrameskip-v4"), size=1)
+    play(pong, 1)
+    assert "Atari" in why_not(pong)
+
+
+def test_a_state_of_others_is_refused(isolated):
+    batch, other = isolated(of("Acrobot-v1"), size=1), isolated(of("CartPole-v1"), size=1)
+    play(batch, 1)
+    play(other, 1)
+    with pytest.raises(UserError, match="does not fit"):
+        put_back(other, state_of(batch))
+
+
+@pytest.mark.parametrize("kind", ["dies", "hangs"])
+def test_one_that_fails_while_it_says_how_it_stands(isolated, kind):
+    """There is no state then; the row is broken in the next step, and the others go on."""
+
+    class Fails(Counting):
+        def get_state(self):
+            os._exit(3) if kind == "dies" else signal.pause()
+
+        def set_state(self, state): ...
+
+    batch = isolated(lambda row: make(Fails if row == 1 else Counting, 1), limits=Limits(reset_seconds=0.5))
+    play(batch, 3)
+    out = written(batch)
+    assert state_of(batch) is None
+    batch.step(np.zeros(SIZE, int), out)
+    np.testing.assert_array_equal(out["broken"], [False, True, False])
+    np.testing.assert_array_equal(out["truncated"], [False, True, False])
+    assert [(fault.row, fault.kind) for fault in batch.faults()] == [(1, "died" if kind == "dies" else "hung")]
+
+
+def test_one_that_has_just_failed_has_no_state(isolated):
+    batch = isolated(of(FaultyCartPole, aborts=1.0), size=1)
+    play(batch, 1)
+    assert state_of(batch) is None
+    assert "just failed" in why_not(batch)
 
 
 def test_they_are_stepped_at_the_same_time(isolated):

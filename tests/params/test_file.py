@@ -1,8 +1,6 @@
 """Checkpoints appear whole or not at all, are kept as long as they are named, and loading one executes nothing."""
 
 import hashlib
-import json
-import math
 import os
 import pickle
 import signal
@@ -11,8 +9,6 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from srl.errors import UserError
 from srl.params import checksum
@@ -243,54 +239,6 @@ def test_loading_executes_nothing(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*weights.safetensors"):
         checkpoints.load(tmp_path, "latest").weights()
     assert not proof.exists()
-
-
-@st.composite
-def leaf_specs(draw):
-    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
-
-    def each(values):
-        return st.lists(values, min_size=math.prod(shape), max_size=math.prod(shape)).map(tuple)
-
-    numbers = st.floats(allow_nan=False)
-    bounds = numbers | each(numbers) if math.prod(shape) > 1 else numbers
-    return Spec(
-        shape,
-        draw(st.sampled_from(["float32", "float64", "uint8", "int64", "bool"])),
-        draw(st.sampled_from(["box", "discrete", "binary"])),
-        draw(st.just(()) | each(st.integers(1, 9))),
-        draw(st.just(()) | each(st.integers(-9, 9))),
-        draw(bounds),
-        draw(bounds),
-    )
-
-
-KEYS = st.sampled_from(["tree", "shape", "0", "1", "type", "a/b", ""])
-SPECS = st.recursive(leaf_specs(), lambda children: st.dictionaries(KEYS, children, max_size=3), max_leaves=6)
-
-
-@given(SPECS | st.none())
-def test_specs_survive_json(spec):
-    text = json.dumps(checkpoints.spec_to_plain(spec), allow_nan=False)
-    assert checkpoints.spec_from_plain(json.loads(text)) == spec
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"dtype": "object"},
-        {"dtype": "U9"},
-        {"shape": [-1]},
-        {"stack": 0},
-        {"n": [1, 2]},
-        {"low": ["0"] * 3},
-        {"low": []},
-    ],
-)
-def test_specs_that_contradict_themselves_are_refused(change):
-    plain = checkpoints.spec_to_plain(Spec((2, 2), "float32"))
-    with pytest.raises(ValueError, match="no space is like"):
-        checkpoints.spec_from_plain({**plain, **change})
 
 
 def test_parameters_are_counted():

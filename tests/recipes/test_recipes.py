@@ -54,6 +54,13 @@ def test_every_shape_checks(name, memory, shape):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_environments_may_have_processes_of_their_own(name):
+    for isolate in (False, True):
+        groups = RECIPES[name][0](UNTUNED, isolate=isolate, eval_every=100).actors
+        assert {key: group.isolate for key, group in groups.items()} == {"main": isolate, "eval": isolate}
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_parameters_and_their_help_agree(name):
     recipe, defaults = RECIPES[name]
     parameters = inspect.signature(recipe).parameters

@@ -115,6 +115,16 @@ def test_nothing_is_played_until_it_is_asked_for(bench):
     assert not evaluator.step()
 
 
+def test_nothing_is_played_before_weights_are_published(bench):
+    evaluator, publish, sent, _ = bench
+    evaluate(evaluator)
+    assert not sent
+    publish(1, 0)
+    while evaluator.step():
+        pass
+    assert [message["version"] for message in sent] == [1]
+
+
 def test_the_newest_version_is_evaluated_and_the_best_is_saved(bench):
     evaluator, publish, sent, saved = bench
     for version, weight in ((1, 0), (2, 1), (3, 0), (4, 1)):

@@ -226,6 +226,24 @@ def test_a_resumed_trainer_goes_on_where_it_was(bench):
     assert second.trainer.progress.version == 5
 
 
+def test_a_trainer_that_had_finished_has_finished(bench, tmp_path):
+    experiment = replace(counting(), stop=Stop(steps=60))
+    first = bench(experiment)
+    while not first.link.of("finished"):
+        first.act()
+        assert first.trainer.step()
+    kept = sorted(path.name for path in (tmp_path / "checkpoints" / "main").iterdir())
+    second = bench(experiment, resume=True)
+    second.act()
+    assert not second.trainer.step()
+    for name in ("steps", "version", "episodes", "ep_rew_mean", "weights_sha256"):
+        assert second.finished()["summary"][name] == first.finished()["summary"][name]
+    assert sorted(path.name for path in (tmp_path / "checkpoints" / "main").iterdir()) == kept
+    third = bench(replace(experiment, stop=Stop(steps=90)), resume=True)
+    third.update()
+    assert third.trainer.progress.steps > 60
+
+
 def test_progress_survives_plain_data():
     progress = Progress(steps=3, version=2, episodes=1, best=4.0, seconds=1.5)
     progress.returns.extend(range(150))
