@@ -1,4 +1,4 @@
-"""The command line: srl train | resume | eval | play | show | list | doctor | bench.
+"""The command line: srl train | submit | resume | eval | play | show | list | doctor | bench.
 
 Each verb is a short function that parses its words and calls the part that does the work. Nothing slow is imported
 before it is needed, so that a typing error is answered at once.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from srl import flags
 from srl.errors import UserError, nearest
-from srl.experiment import MAIN, Experiment, Init, Stop
+from srl.experiment import MAIN, Experiment
 from srl.recipes import BUILT_IN
 from srl.settings import demand_trust, outside, set_path, trusting
 
@@ -31,6 +30,7 @@ DESCRIPTIONS = {
     "doctor": "what is installed and what this machine can do",
     "versions": "the versions that a run has kept, with their results and tags: srl versions RUN",
     "tag": "give a version of a run a name, and keep it: srl tag RUN VERSION LABEL",
+    "submit": "train on a Ray cluster as a job of its own: srl submit ppo --env CartPole-v1",
     "bench": "measure how fast this machine trains: srl bench w2 --seconds 60",
 }
 
@@ -57,6 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     verbs: dict[str, Callable[[list[str]], int]] = {
         "train": _train,
+        "submit": _submit,
         "resume": _resume,
         "eval": _eval,
         "play": _play,
@@ -135,8 +136,7 @@ def _launcher_flags(parser: Any) -> None:
     parser.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster [the one here, or a new one]")
 
 
-def _train(words: list[str]) -> int:
-    parser = _parser("train")
+def _train_flags(parser: Any) -> None:
     _runs_flag(parser)
     parser.add_argument("--name", help="name of the run folder")
     parser.add_argument("--resume", metavar="RUN", help="go on with this run, which must have the same settings")
@@ -144,15 +144,21 @@ def _train(words: list[str]) -> int:
     parser.add_argument("--init-part", default="", metavar="PREFIX", help="only weights whose names begin so")
     _launcher_flags(parser)
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _train(words: list[str]) -> int:
+    parser = _parser("train")
+    _train_flags(parser)
     experiment, options = _experiment("train", words, parser)
+    from srl import control, origins
+
     if options.init:
-        experiment = _initialised(experiment, options)
-    from srl import control
+        experiment = origins.initialised(experiment, options.runs, options.init, options.init_part)
 
     def run() -> control.Result:
         if options.resume:
             return control.resume(
-                _same(experiment, options),
+                origins.same(experiment, options.runs, options.resume),
                 experiment,
                 launcher=options.launcher,
                 address=options.address,
@@ -171,43 +177,19 @@ def _train(words: list[str]) -> int:
     return _run(run, experiment, options.quiet)
 
 
-def _initialised(experiment: Experiment, options: Any) -> Experiment:
-    """The experiment that begins with the weights of another run."""
-    from srl import runs
-    from srl.store import Store
+def _submit(words: list[str]) -> int:
+    parser = _parser("submit")
+    parser.add_argument("--dashboard", metavar="URL", help="of the cluster [RAY_API_SERVER_ADDRESS, or the one here]")
+    parser.add_argument("--folder", metavar="DIR", help="a folder with code of yours that the job needs; it is sent")
+    parser.add_argument("--detach", action="store_true", help="do not follow what the run says")
+    options, rest = parser.parse_known_args(words)
+    # What is wrong with the words for `srl train` is said here, and not after the cluster has found a place for them.
+    trained = _parser("train")
+    _train_flags(trained)
+    _experiment("submit", rest, trained)
+    from srl.submit import submit
 
-    name, _, which = options.init.rpartition(":") if ":" in options.init else (options.init, "", "")
-    run = runs.find(options.runs, name)
-    folder = run.checkpoints(MAIN)
-    if which in ("", "best", "latest"):
-        which = which or ("best" if (folder / "best").exists() else "latest")
-    else:
-        which = Store(run.path / "store.sqlite").find(MAIN, which).folders[0]
-    init = Init(checkpoint=str((folder / which).resolve()), part=options.init_part)
-    policies = {key: replace(policy, init=init) for key, policy in experiment.policies.items()}
-    return replace(experiment, policies=policies)
-
-
-def _same(experiment: Experiment, options: Any) -> Any:
-    """The run to go on with; a UserError that names the first setting in which it differs from what was asked for."""
-    from srl import runs
-    from srl.settings import to_plain
-
-    run = runs.find(options.runs, options.resume)
-    given, known = (to_plain(replace(each, stop=Stop())) for each in (experiment, run.experiment()))
-    differing = next(_differences(given, known), None)
-    if differing is not None:
-        path, asked, is_now = differing
-        raise UserError(f"{run.path} has {path} = {is_now!r}, and you ask for {asked!r}; use --init to begin from it")
-    return run
-
-
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in {**one, **other}:
-            yield from _differences(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))
-    elif one != other:
-        yield path, one, other
+    return submit(rest, dashboard=options.dashboard, folder=options.folder, follow=not options.detach)
 
 
 def _resume(words: list[str]) -> int:
