@@ -322,6 +322,7 @@ def _address_towards(address: str) -> str:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-            return connection.getsockname()[0]
+            own = connection.getsockname()[0]
+            return host if own.startswith("127.") else own
     except (OSError, ValueError) as error:
         raise UserError(f"no Ray cluster answers at {address}: {error}") from error
