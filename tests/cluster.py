@@ -35,6 +35,7 @@ HEALTH = {
 }
 # Another address than 127.0.0.1, which Ray takes as "choose one", and chooses what a machine may not reach.
 LOOPBACK = "127.0.0.2"
+PREFIX = "srl-cluster-"
 OBJECT_STORE_BYTES = 80 << 20
 
 
@@ -48,8 +49,9 @@ class Cluster:
 
     def __enter__(self) -> "Cluster":
         pytest.importorskip("ray")
+        _sweep()
         # Short, because the paths of Ray's sockets below it may have 107 characters.
-        self.folder = Path(tempfile.mkdtemp(prefix="srl-ray-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir="/tmp"))
         token = self.folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -123,6 +125,7 @@ class Cluster:
             "--include-dashboard=false",
         ]  # fmt: skip
         argv = [
+            *("setpriv", "--pdeathsig", "TERM", "--"),  # `ray start` ends with us, and Ray's processes with it.
             str(Path(sys.executable).parent / "ray"), "start", "--block",
             *(head if host == 0 else [f"--address={self.address}"]),
             f"--node-ip-address={self.host_address(host)}",
@@ -142,6 +145,13 @@ class Cluster:
             assert self._nodes[host].poll() is None, f"`ray start` ended on host {host}:\n{said}"
             assert time.monotonic() < until, f"`ray start` took too long on host {host}:\n{said}"
             time.sleep(0.02)
+
+
+def _sweep() -> None:
+    """Folders of processes that were killed."""
+    for folder in Path("/tmp").glob(f"{PREFIX}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(PREFIX).split("-")[0])):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from tests.cluster import LOOPBACK, Cluster
-from tests.hosts import Hosts
+from tests.hosts import ROOT, Hosts
 
 pytest.importorskip("ray")
 
@@ -83,3 +84,21 @@ def test_who_has_no_token_is_refused(tmp_path: Path) -> None:
         refused = cluster.run(0, ask, env=stranger, stderr=subprocess.PIPE, text=True)
         assert "Authentication token is missing or incorrect" in refused.communicate(timeout=60)[1]
         assert refused.returncode != 0
+
+
+def test_a_cluster_ends_with_the_process_that_made_it() -> None:
+    code = (
+        "import os, signal; from tests.cluster import Cluster; cluster = Cluster().__enter__();"
+        "print(cluster.folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    maker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    printed, _ = maker.communicate(timeout=60)
+    assert maker.returncode == -signal.SIGKILL
+    folder = Path(printed.strip())
+    until = time.monotonic() + 20
+    while left := left_of(folder):
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
+    assert folder.exists()
+    with Cluster():
+        assert not folder.exists()
