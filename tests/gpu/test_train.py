@@ -13,8 +13,8 @@ SMALL = {"env": "CartPole-v1", "envs": 8, "rollout": 32, "steps": 4096, "minibat
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize(
     "shape",
-    [{}, {"max_lag": 2}, {"act": "shm", "actors": 2, "ring": 2, "max_lag": 1}],
-    ids=["synchronous", "running ahead", "policy workers"],
+    [{}, {"max_lag": 2}, {"act": "shm", "actors": 2, "ring": 2, "max_lag": 1}, {"trainers": 2, "actors": 2}],
+    ids=["synchronous", "running ahead", "policy workers", "two trainers"],
 )
 def test_a_run_ends_well(tmp_path, memory, shape):
     recipe = appo if shape.get("max_lag") else ppo
