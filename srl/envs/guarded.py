@@ -120,10 +120,10 @@ class Guarded:
             self._masks.check(out["mask"])
 
     def _break_what_is_not_finite(self, out: dict[str, Any]) -> None:
-        wrong = self._finite.wrong(out)
-        for i, text in wrong.items():
-            self._replace(i, "nan", text)
-        break_rows(out, list(wrong), self._last)
+        if wrong := self._finite.wrong(out):
+            for i, text in wrong.items():
+                self._replace(i, "nan", text)
+            break_rows(out, list(wrong), self._last)
 
     def _replace(self, i: int, kind: Any, text: str) -> None:
         """Close an environment that failed and build another, which begins an episode in the next step."""
