@@ -121,16 +121,17 @@ class Finite:
     """Finds rows whose observation or reward is not finite."""
 
     def __init__(self, obs: SpecTree) -> None:
-        self._paths = [path for path, leaf in leaves(obs) if np.dtype(leaf.dtype).kind in "fc"]
+        floats = [path for path, leaf in leaves(obs) if np.dtype(leaf.dtype).kind in "fc"]
+        self._named = [(path, f"the observation {name_of(path)}") for path in floats]
 
     def wrong(self, step: dict[str, Any]) -> dict[int, str]:
         """What is wrong with each such row of a step or a reset."""
         found = self._look(step["reward"], "the reward", {}) if "reward" in step else {}
-        for path in self._paths:
+        for path, what in self._named:
             leaf = step["obs"]
             for name in path:
                 leaf = leaf[name]
-            found = self._look(leaf, f"the observation {name_of(path)}", found)
+            found = self._look(leaf, what, found)
         return found
 
     def _look(self, values: Any, what: str, found: dict[int, str]) -> dict[int, str]:

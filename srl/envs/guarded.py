@@ -58,11 +58,12 @@ class Guarded(GymBatch):
             out["broken"][:] = False
         self._failed.clear()
         super().step(action, out)
-        break_rows(out, self._failed, self._last)
-        wrong = self._finite.wrong(out)
-        for i, text in wrong.items():
-            self._replace(i, "nan", text)
-        break_rows(out, list(wrong), self._last)
+        if self._failed:
+            break_rows(out, self._failed, self._last)
+        if wrong := self._finite.wrong(out):
+            for i, text in wrong.items():
+                self._replace(i, "nan", text)
+            break_rows(out, list(wrong), self._last)
         copy_into(self._last, out["obs"])
 
     def _fails(self, i: int, error: Exception) -> None:
