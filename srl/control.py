@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -286,12 +287,11 @@ class Control:
         """Environments failed and were built anew; the first of each kind is shown."""
         self._faults += len(texts)
         for text in texts:
-            last = text.strip().splitlines()[-1][:SHOWN]
-            if last not in self._shown:
-                self._shown.add(last)
-                self._console.say(
-                    f"{task.name}: {text.splitlines()[0][:SHOWN]} {last if last not in text[:SHOWN] else ''}"
-                )
+            lines = [line[:SHOWN] for line in text.strip().splitlines()]
+            kind = re.sub("^environment [0-9]+ ", "", lines[-1])
+            if kind not in self._shown:
+                self._shown.add(kind)
+                self._console.say(f"{task.name}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}")
 
     def _evaluation(self, task: Task, message: dict[str, Any]) -> None:
         self._evaluations.heard(task, message["steps"], message["mean_reward"])

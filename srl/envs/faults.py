@@ -109,7 +109,12 @@ def of_exception(error: BaseException) -> tuple[Kind, str]:
     # The only UserErrors that a step can end in are those of what checks observations and masks.
     if isinstance(error, UserError):
         return "shape", " ".join([str(error), *getattr(error, "__notes__", [])])
-    return "raised", "".join(traceback.format_exception(error))[-TEXT:]
+    told = traceback.TracebackException.from_exception(error)
+    notes, told.__notes__ = getattr(error, "__notes__", []), None
+    said = list(told.format_exception_only())
+    # Notes before what it says of itself, which comes last.
+    lines = [*list(told.format())[: -len(said)], *(f"{note}\n" for note in notes), *said]
+    return "raised", "".join(lines)[-TEXT:]
 
 
 def seed_after(seed: int, row: int, life: int) -> int:

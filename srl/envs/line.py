@@ -150,7 +150,8 @@ class Line:
         at = row * zygote.CRASH_BYTES
         text = os.pread(self._crash, zygote.CRASH_BYTES, at).rstrip(b"\0")
         os.pwrite(self._crash, bytes(len(text)), at)
-        return f"\n{text.decode(errors='replace')}" if text else ""
+        # What Python had loaded says nothing; the stack comes before.
+        return f"\n{text.decode(errors='replace').partition('Extension modules:')[0].rstrip()}" if text else ""
 
     def part(self, alive: set[int]) -> None:
         """Wait for these children to end, as long as closing may take."""

@@ -261,6 +261,7 @@ class Zygote:
             ready = RECORD.pack(row, life, READY, 0)
             _serve(batch, shared, self._wakes[row], self._answer, lambda: os.write(self._pipe, ready))
         except BaseException as error:
+            error.__notes__ = []  # they say which environment it is, of those in this process
             for name, said in zip(("kind", "text"), of_exception(error), strict=True):
                 _write(shared[name][0], said)
             os.write(self._pipe, RECORD.pack(row, life, FAILED, 0))

@@ -51,7 +51,10 @@ def test_an_exception_is_told_with_its_traceback_and_a_wrong_shape_in_a_line():
     assert (kind, len(text)) == ("raised", 8000)
     with pytest.raises(ValueError, match="short") as caught:
         breaks("short")
-    assert "test_faults.py" in of_exception(caught.value)[1]
+    caught.value.add_note("where it was")
+    *stack, note, last = of_exception(caught.value)[1].splitlines()
+    assert "test_faults.py" in "".join(stack)
+    assert (note, last) == ("where it was", "ValueError: short")
     noted = UserError("observation has shape (2,)")
     noted.add_note("in environment 1")
     assert of_exception(noted) == ("shape", "observation has shape (2,) in environment 1")
