@@ -61,4 +61,3 @@ def _client(dashboard: str | None) -> Any:
     except ConnectionError as error:
         where = dashboard or "the default address"
         raise UserError(f"no cluster's dashboard answers at {where}; say --dashboard http://HEAD:8265") from error
-

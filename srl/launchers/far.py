@@ -60,7 +60,8 @@ class Far:
         away = plan.ranks_away(self.experiment, task.group, self.site)
         outposts = [self._outpost(rank, task, resources, life) for rank in away]
         board = Board(self.shapes[policy].params, resources[f"params/{policy}"])
-        return Relay([outpost for outpost in outposts if outpost], board, link)
+        news = [channel for name, channel in resources.items() if name.startswith("news/")]
+        return Relay([outpost for outpost in outposts if outpost], board, news, link)
 
     def _outpost(self, rank: Task, relay: Task, resources: Mapping[str, Any], life: int) -> Outpost | None:
         trainers = self.experiment.trainers[rank.group]
@@ -108,7 +109,16 @@ class Far:
 
     def asked(self, task: Task, lanes: Sequence[Lane], resources: Mapping[str, Any], epoch: int) -> NetAsked:
         """Where a policy worker is asked over the network."""
-        return NetAsked(self.shapes[task.group], lanes, resources[f"door/{task.name}"], self.keys, epoch)
+        board = Board(self.shapes[task.group].params, resources[f"params/{task.group}"])
+        return NetAsked(
+            self.shapes[task.group],
+            lanes,
+            resources[f"door/{task.name}"],
+            self.keys,
+            epoch,
+            version=lambda: board.version,
+            news=resources.get(f"news/{task.name}"),
+        )
 
     def asks(self, policy: str, lanes: Sequence[Lane], epoch: int) -> NetActClient:
         """An actor's end towards all policy workers, wherever they are."""

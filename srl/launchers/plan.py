@@ -232,6 +232,8 @@ def needs_of(experiment: Experiment, shapes: Mapping[str, Shapes], site: Site | 
             needs += _part_needs(experiment, task, shapes[_policy_of(experiment, task)])
         if task.kind == "relay":
             needs += _relay_needs(experiment, task, shapes[_policy_of(experiment, task)], site)
+            workers = policy_workers(experiment, _policy_of(experiment, task))
+            needs += [Need(f"news/{worker.name}", record="<q") for worker in workers if worker in site]
         needs += _doors(experiment, task, site)
     return needs
 
@@ -289,15 +291,15 @@ def _matches(name: str, want: str) -> bool:
 
 def _edges(task: Task, experiment: Experiment) -> list[str]:
     if task.kind == "relay":
-        stream = f"train/{experiment.trainers[task.group].train}"
-        return [f"{stream}/*"]
+        trainers = experiment.trainers[task.group]
+        return [f"train/{trainers.train}/*", f"news/policy-{trainers.policy}-*"]
     if task.kind == "trainer":
         stream = experiment.trainers[task.group].train
         actors, part = train_actors(experiment, stream), f"train/{stream}/{task.index}"
         lent = [f"train/{stream}/credits/{actors.index(at)}" for at in part_of(experiment, stream, task.index)]
         return [part, f"{part}/full", f"ranks/{task.group}", *lent]
     if task.kind == "policy":
-        return [f"act/{task.group}", f"act/{task.group}/*"]
+        return [f"act/{task.group}", f"act/{task.group}/*", f"news/{task.name}"]
     if task.kind == "evaluator":
         return []
     actors = _actors(experiment, task)

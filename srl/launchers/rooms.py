@@ -16,7 +16,8 @@ from srl.launchers import plan
 from srl.launchers.plan import Task
 
 BLOCK = 16
-"""Actors that are placed together."""
+"""Workers that are placed together; actors that may join later are placed one by one."""
+BLOCKS = ("policy", "actor")
 PIN = 0.001
 """Part of a host's own resource that says which host it is."""
 
@@ -70,10 +71,13 @@ def rooms_of(experiment: Experiment) -> Iterable[Room]:
     writers = [task for task in tasks if task.kind in ("trainer", "evaluator")]
     here = _here_if_it_can(sum(bundle(experiment, task)["CPU"] for task in writers))
     yield _room(experiment, writers, here)
-    for kind in ("policy", "actor"):
-        alike = [task for task in tasks if task.kind == kind]
+    must = [[task for task in tasks if task.kind == kind and not _may_wait(experiment, task)] for kind in BLOCKS]
+    for alike in must:
         for start in range(0, len(alike), BLOCK):
             yield _room(experiment, alike[start : start + BLOCK], {})
+    for task in tasks:
+        if _may_wait(experiment, task):
+            yield _room(experiment, [task], {})
 
 
 def _room(experiment: Experiment, tasks: list[Task], pin: dict[str, float]) -> Room:

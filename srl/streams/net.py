@@ -3,19 +3,21 @@
     actor --Ask, block--> any policy worker --Answer, block--> actor
 
 Each request has a number, and is asked again after a while: a link that broke may have swallowed it. What is answered
-twice is taken once. A policy worker keeps nothing but where a request came from.
+twice is taken once. A request also says the oldest weights it may be answered with, because those may reach the actor's
+host before the policy worker's; until they are there it waits. Else a policy worker keeps nothing but where a request
+came from.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from srl.memory import Address, Listener
+from srl.memory import Address, Channel, Listener
 from srl.streams.base import Shapes, reply_spec, request_spec
 from srl.streams.shm import Lane
 from srl.tree import Layout, copy_into
@@ -26,11 +28,12 @@ AGAIN_SECONDS = 10.0
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True):
-    """The header of a request: whose it is, in which epoch, and its number."""
+    """The header of a request: whose it is, in which epoch, its number, and the oldest version that may answer it."""
 
     lane: int
     epoch: int
     number: int
+    oldest: int
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
@@ -70,10 +73,12 @@ class NetActClient:
         largest = max(asked.answers.nbytes for asked in self._lanes.values())
         self._wire = Called(addresses, keys, Answer, largest)
         self._epoch = epoch
+        self._oldest = 0
         self._next_look = 0.0
 
     def refresh(self, at_least: int = 0) -> None:
-        """Policy workers look for newer weights before each batch; nothing to do here."""
+        """Whoever answers from now on must have weights of this version."""
+        self._oldest = max(self._oldest, at_least)
 
     def send(self, lane: int, request: dict[str, Any]) -> None:
         """Copy the request into the lane's block, and send it."""
@@ -86,7 +91,7 @@ class NetActClient:
     def _ask(self, lane: int) -> None:
         asked = self._lanes[lane]
         asked.since = time.monotonic()
-        self._wire.send(Ask(lane, self._epoch, asked.number), asked.block)
+        self._wire.send(Ask(lane, self._epoch, asked.number, self._oldest), asked.block)
 
     def poll(self) -> list[int]:
         """Lanes whose reply is here."""
@@ -142,26 +147,45 @@ class NetActClient:
 class NetAsked:
     """The requests that come over the network; a source of an `ActServer`."""
 
-    def __init__(self, shapes: Shapes, lanes: Sequence[Lane], door: Listener, keys: Keys, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        shapes: Shapes,
+        lanes: Sequence[Lane],
+        door: Listener,
+        keys: Keys,
+        epoch: int = 0,
+        *,
+        version: Callable[[], int],
+        news: Channel | None = None,
+    ) -> None:
         self._requests = {lane.index: Layout(request_spec(shapes, lane.rows)) for lane in lanes}
         self._replies = {lane.index: Layout(reply_spec(shapes, lane.rows)) for lane in lanes}
         largest = max(layout.nbytes for layout in self._requests.values())
         self._wire = Served(door, keys, Ask, largest)
         self._from: dict[int, tuple[bytes, int]] = {}
+        self._early: list[tuple[bytes, Ask, memoryview]] = []
+        self._version = version
+        self._news = news
         self.epoch = epoch
         """Requests of any other epoch are nobody's."""
 
     def take(self, most: int) -> list[tuple[int, dict[str, Any]]]:
         """Lanes that wait and their requests, as they came from the wire."""
+        if self._news:
+            self._news.take()
         found: dict[int, dict[str, Any]] = {}
-        while len(found) < most and (message := self._wire.receive()) is not None:
+        waiting, self._early, here = self._early, [], self._version()
+        while len(found) < most and (message := waiting.pop(0) if waiting else self._wire.receive()) is not None:
             sender, ask, block = message
             layout = self._requests.get(ask.lane)
             if layout is None or len(block) != layout.nbytes:
                 self._wire.refused += 1
+            elif ask.oldest > here:
+                self._early.append(message)
             elif ask.epoch == self.epoch:
                 self._from[ask.lane] = sender, ask.number
                 found[ask.lane] = layout.view(block)
+        self._early += waiting
         return list(found.items())
 
     def answer(self, lane: int, reply: dict[str, Any], version: int) -> None:
@@ -175,8 +199,8 @@ class NetAsked:
         self._wire.send(sender, Answer(lane, number, version), block)
 
     def fds(self) -> list[int]:
-        """Readable when a request may be here."""
-        return self._wire.fds()
+        """Readable when a request may be here, or the weights for one."""
+        return [*self._wire.fds(), *(self._news.waits() if self._news else ())]
 
     def close(self) -> None:
         """Hear nobody any more."""

@@ -10,9 +10,11 @@ One per trainer and host, so that traffic grows with hosts and not with workers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from srl.memory import Channel
 from srl.metrics import Clock
 from srl.params.base import Board
 from srl.streams.far import Outpost
@@ -22,17 +24,26 @@ from srl.workers.base import Link
 class Relay:
     """Serves the workers of one host on behalf of the ranks of one trainer."""
 
-    def __init__(self, outposts: Sequence[Outpost], board: Board, link: Link) -> None:
+    def __init__(self, outposts: Sequence[Outpost], board: Board, news: Sequence[Channel], link: Link) -> None:
         self.clock = Clock()
         self._outposts = outposts
         self._board = board
+        self._news = news
         self._link = link
 
     def step(self) -> bool:
         """Pass on whatever there is."""
-        worked = [outpost.turn(self._board.version, self._board.write) for outpost in self._outposts]
+        worked = [outpost.turn(self._board.version, self._write) for outpost in self._outposts]
         self.clock.lap("send")
         return any(worked)
+
+    def _write(self, version: int, steps: int, block: memoryview) -> None:
+        """Make weights the newest here, and wake the policy workers that may wait for them."""
+        self._board.write(version, steps, block)
+        for channel in self._news:
+            # One who does not read finds more than enough to be woken by.
+            with contextlib.suppress(BlockingIOError):
+                channel.put(version)
 
     def command(self, message: dict[str, Any]) -> None:
         """An actor of this host is dead, and what it was lent is taken back; or it lives again, and is to be served."""

@@ -78,7 +78,7 @@ def test_every_resource_has_a_name_of_its_own_and_someone_who_needs_it(name):
     assert len(set(names)) == len(names)
     used = {need.name for task in plan.tasks_of(experiment) for need in plan.needed_by(task, experiment, needs)}
     assert used == set(names)
-    assert all((need.nbytes > 0) + bool(need.record) + need.listens == 1 for need in needs)
+    assert all((need.nbytes > 0) + bool(need.record) + bool(need.door) == 1 for need in needs)
 
 
 def test_nobody_is_given_what_belongs_to_another_policy_or_actor():

@@ -50,7 +50,7 @@ class Net:
         self.doors.append(self.stack.enter_context(closing(Listener())))
         for client in self.asking:
             client.knock_at([door.address for door in self.doors])
-        return self.stack.enter_context(closing(NetAsked(SHAPES, LANES, self.doors[-1], self.keys)))
+        return self.stack.enter_context(closing(NetAsked(SHAPES, LANES, self.doors[-1], self.keys, version=lambda: 0)))
 
 
 class Both(Net):
@@ -196,13 +196,30 @@ def test_a_policy_worker_that_comes_back_at_the_same_door_answers_what_is_asked_
         client.send(0, request_of(LANES[0], 1))
         eventually(first, lambda: first.take(9))
         first.close()
-        second = ActServer(
-            [stack.enter_context(closing(NetAsked(SHAPES, LANES, edge.doors[0], edge.keys, 1)))], LANES, 99
-        )
+        again = NetAsked(SHAPES, LANES, edge.doors[0], edge.keys, 1, version=lambda: 0)
+        second = ActServer([stack.enter_context(closing(again))], LANES, 99)
         client.ask_again(1)
         lanes, request = eventually(second, second.take)
         second.answer(lanes, reply_to(request), version=8)
         assert eventually(client, client.poll) == [0]
+
+
+def test_a_request_waits_for_the_weights_it_asks_for():
+    with ExitStack() as stack:
+        edge, newest = Net(stack), [3]
+        source = edge.source()
+        news = stack.enter_context(closing(Channel("<q")))
+        source._version, source._news = lambda: newest[0], news
+        client = edge.clients[0]
+        client.refresh(4)
+        client.send(0, request_of(LANES[0], 1))
+        eventually(source, lambda: source.take(9) or source._early)
+        assert source.take(9) == []
+        newest[0] = 4
+        news.put(4)
+        assert select.select(source.fds(), [], [], 10)[0]
+        assert [lane for lane, _ in source.take(9)] == [0]
+        assert source.take(9) == []
 
 
 def test_what_is_not_of_the_agreed_size_is_refused_and_counted():
@@ -210,9 +227,9 @@ def test_what_is_not_of_the_agreed_size_is_refused_and_counted():
         edge = Net(stack)
         source = edge.source()
         client = edge.clients[0]
-        client._wire.send([0, 0, 1], b"short")
-        client._wire.send([99, 0, 1], b"")
-        client._wire.send(["lane", 0, 1], b"")
+        client._wire.send([0, 0, 1, 0], b"short")
+        client._wire.send([99, 0, 1, 0], b"")
+        client._wire.send(["lane", 0, 1, 0], b"")
         client._wire.send({"lane": 0})
         client._wire.socket.send_multipart([b"\xc1", b"", b"three"])
         client.send(0, request_of(LANES[0], 1))
