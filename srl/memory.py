@@ -122,6 +122,11 @@ class Listener:
         """Host and port."""
         return self._socket.getsockname()[:2]
 
+    @property
+    def here(self) -> str:
+        """The address by which others reach who holds this."""
+        return self.address[0]
+
     def fds(self) -> list[int]:
         """The descriptors a process needs to attach."""
         return [self._socket.fileno()]

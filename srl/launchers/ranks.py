@@ -28,8 +28,9 @@ def meet(
         return Alone()
     place: Listener = resources[f"ranks/{task.group}"]
     listener = os.dup(place.fds()[0]) if task.index == 0 else None
-    here, _ = place.address
-    return Ranks(task.index, count, place.address, here=here, device=device, listener=listener, hung_up=link.fds())
+    return Ranks(
+        task.index, count, place.address, here=place.here, device=device, listener=listener, hung_up=link.fds()
+    )
 
 
 def part_name(rank: int) -> str:
