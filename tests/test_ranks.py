@@ -108,8 +108,10 @@ def test_ctrl_c_finishes_both_and_the_run_goes_on_with_another_count(tmp_path: P
     assert "the checkpoint is of 2 trainer(s); all 1 go on from what its first one kept" in said.out + said.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("worker", ["trainer-main-0", "trainer-main-1"])
+@pytest.mark.parametrize(
+    ("worker", "number"),
+    [("trainer-main-0", signal.SIGKILL), ("trainer-main-1", signal.SIGKILL), ("trainer-main-1", signal.SIGSTOP)],
+)
 def test_when_one_dies_all_go_on_from_the_last_checkpoint(tmp_path: Path, worker: str, number: int) -> None:
     run = start(tmp_path, "--set", "checkpoint_every=20_000")
     wait_for((tmp_path / "run" / "checkpoints" / "main" / "latest").exists, run)

@@ -1,14 +1,15 @@
 """What a batch adds to the counters of a run: each rank counts its part, and all exchange what they counted.
 
-    a record per rank, as plain numbers:   ready, asked, steps, lags, ..., returns and lengths of the newest episodes
+    a row of numbers per rank:   ready, asked, steps, lags, ..., returns and lengths of the newest episodes
 
-Must not know how records travel.
+Must not know how rows travel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,50 +17,66 @@ from srl.streams.base import Slot, counted
 
 EPISODES_IN_MEAN = 100
 """Episodes over which the reward of a run is averaged."""
-COUNTS = ("ready", "asked", "dropped", "steps", "segments", "lag_sum", "lag_max", "episodes")
-RECORD = np.dtype(
-    [*((name, "f8") for name in COUNTS), ("returns", "f8", EPISODES_IN_MEAN), ("lengths", "f8", EPISODES_IN_MEAN)]
-)
-Tallies: TypeAlias = np.ndarray[Any, Any]
+COUNTS = 8
+"""Numbers of a row before those of episodes."""
 
 
-def tally_of(slots: Sequence[Slot] | None, version: int, *, asked: bool, dropped: int) -> Tallies:
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What all ranks have counted."""
+
+    ready: bool
+    """Whether all of them have their part."""
+    asked: bool
+    """Whether control has asked one of them for the end."""
+    dropped: int
+    """Segments that came too late, since the start."""
+    steps: int
+    segments: int
+    lag_sum: int
+    lag_max: int
+    episodes: int
+    returns: list[float]
+    """Of the newest episodes, rank by rank."""
+    lengths: list[int]
+
+
+def row_of(slots: Sequence[Slot] | None, version: int, *, asked: bool, dropped: int) -> np.ndarray[Any, Any]:
     """What one rank has for the update of this version, if its part is here, as numbers."""
-    record = np.zeros(1, RECORD)
-    record["ready"], record["asked"], record["dropped"] = slots is not None, asked, dropped
+    segments = [slot.segment for slot in slots or ()]
+    lags = [version - int(segment["version"].min()) for segment in segments]
+    steps = sum(int(segment["valid"].sum()) for segment in segments)
     returns: list[float] = []
     lengths: list[int] = []
-    for segment in (slot.segment for slot in slots or ()):
-        lag = version - int(segment["version"].min())
-        record["steps"] += segment["valid"].sum()
-        record["segments"] += 1
-        record["lag_sum"] += lag
-        record["lag_max"] = max(lag, record["lag_max"][0])
+    for segment in segments:
         _, over = counted(segment)
         # Episodes of environments that broke have no length and do not count.
         over = over & (segment["episode_length"] > 0)
         if over.any():
             returns += segment["episode_return"][over].tolist()
             lengths += segment["episode_length"][over].tolist()
-    record["episodes"] = len(returns)
-    for name, numbers in (("returns", returns), ("lengths", lengths)):
-        newest = numbers[-EPISODES_IN_MEAN:]
-        record[name][0, : len(newest)] = newest
-    return record.view(np.float64)
+    row = np.zeros(COUNTS + 2 * EPISODES_IN_MEAN)
+    counts = (slots is not None, asked, dropped, steps, len(segments), sum(lags), max(lags, default=0), len(returns))
+    row[:COUNTS] = counts
+    newest = min(len(returns), EPISODES_IN_MEAN)
+    if newest:
+        row[COUNTS : COUNTS + newest] = returns[-newest:]
+        row[-newest:] = lengths[-newest:]
+    return row
 
 
-def tallies_of(rows: np.ndarray[Any, Any]) -> Tallies:
-    """The records of all ranks, from their numbers."""
-    return rows.view(RECORD)[:, 0]
-
-
-def newest_of(tallies: Tallies, name: str) -> list[float]:
-    """Returns or lengths of the newest episodes, rank by rank."""
-    return [
-        number
-        for record in tallies
-        for number in record[name][: min(int(record["episodes"]), EPISODES_IN_MEAN)].tolist()
-    ]
+def tally_of(rows: np.ndarray[Any, Any]) -> Tally:
+    """What the rows of all ranks say together."""
+    columns = [[int(number) for number in column] for column in rows[:, :COUNTS].T.tolist()]
+    ready, asked, dropped, steps, segments, lag_sum, lag_max, episodes = columns
+    returns: list[float] = []
+    lengths: list[int] = []
+    for row, count in zip(rows, episodes, strict=True):
+        newest = min(count, EPISODES_IN_MEAN)
+        returns += row[COUNTS : COUNTS + newest].tolist()
+        lengths += [int(length) for length in row[len(row) - newest :].tolist()]
+    sums = (sum(column) for column in (dropped, steps, segments, lag_sum))
+    return Tally(all(ready), any(asked), *sums, max(lag_max), sum(episodes), returns, lengths)
 
 
 class Lags:
@@ -68,11 +85,11 @@ class Lags:
     def __init__(self) -> None:
         self.sum = self.count = self.max = 0
 
-    def add(self, tallies: Tallies) -> None:
+    def add(self, tally: Tally) -> None:
         """Count those of a batch."""
-        self.sum += int(tallies["lag_sum"].sum())
-        self.count += int(tallies["segments"].sum())
-        self.max = max(self.max, int(tallies["lag_max"].max()))
+        self.sum += tally.lag_sum
+        self.count += tally.segments
+        self.max = max(self.max, tally.lag_max)
 
     @property
     def mean(self) -> float:

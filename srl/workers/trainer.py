@@ -26,7 +26,7 @@ from srl.streams.base import Consumer, Slot
 from srl.workers.base import Link
 from srl.workers.loader import Loader
 from srl.workers.ranks import Alone, Ranks, Vote
-from srl.workers.tally import EPISODES_IN_MEAN, Lags, Tallies, newest_of, tallies_of, tally_of
+from srl.workers.tally import EPISODES_IN_MEAN, Lags, Tally, row_of, tally_of
 
 DUE_SECONDS = 4.0
 """A checkpoint waits so long for the lanes to keep how they stand, and the end of a run for the update under way."""
@@ -163,11 +163,11 @@ class Trainer:
         rows = self._heard()
         if rows is None:
             return False
-        tallies = tallies_of(rows)
-        if self._asked is None and tallies["asked"].any():
+        tally = tally_of(rows)
+        if self._asked is None and tally.asked:
             self._asked = Due("interrupted")
-        if tallies["ready"].all():
-            self._update(tallies)
+        if tally.ready:
+            self._update(tally)
         else:
             # A batch that would have made the end exact does not come.
             self._due, self._asked = self._asked, None
@@ -183,8 +183,8 @@ class Trainer:
         slots = self._ahead or self._consumer.take(version)
         if slots is None and not (asked and asked.overdue):
             return False
-        tally = tally_of(slots, version, asked=asked is not None, dropped=self._consumer.dropped)
-        self._slots, self._vote = slots or [], self._ranks.gather(tally)
+        row = row_of(slots, version, asked=asked is not None, dropped=self._consumer.dropped)
+        self._slots, self._vote = slots or [], self._ranks.gather(row)
         return True
 
     def _heard(self) -> np.ndarray[Any, Any] | None:
@@ -196,12 +196,12 @@ class Trainer:
             self._vote = None
         return rows
 
-    def _update(self, tallies: Tallies) -> None:
+    def _update(self, tally: Tally) -> None:
         before = self.progress.steps
         batch = self._load(self._slots)
         self._load_ahead()
         progress = min(1.0, before / self._stop.steps) if self._stop.steps else 0.0
-        self._count(tallies)
+        self._count(tally)
         self._stats = self._numbers(self._learner.step(batch, progress))
         self.clock.lap("train")
         self._after_update(before)
@@ -227,14 +227,14 @@ class Trainer:
             if self._ahead:
                 self._loader.begin(self._ahead)
 
-    def _count(self, tallies: Tallies) -> None:
-        self._lags.add(tallies)
-        self._all_lags.add(tallies)
-        self._dropped = int(tallies["dropped"].sum())
-        self.progress.steps += int(tallies["steps"].sum())
-        self.progress.episodes += int(tallies["episodes"].sum())
-        self.progress.returns.extend(newest_of(tallies, "returns"))
-        self.progress.lengths.extend(map(int, newest_of(tallies, "lengths")))
+    def _count(self, tally: Tally) -> None:
+        self._lags.add(tally)
+        self._all_lags.add(tally)
+        self._dropped = tally.dropped
+        self.progress.steps += tally.steps
+        self.progress.episodes += tally.episodes
+        self.progress.returns.extend(tally.returns)
+        self.progress.lengths.extend(tally.lengths)
 
     def _after_update(self, before: int) -> None:
         progress = self.progress
