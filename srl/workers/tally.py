@@ -75,8 +75,8 @@ def tally_of(rows: np.ndarray[Any, Any]) -> Tally:
         newest = min(count, EPISODES_IN_MEAN)
         returns += row[COUNTS : COUNTS + newest].tolist()
         lengths += [int(length) for length in row[len(row) - newest :].tolist()]
-    sums = (sum(column) for column in (dropped, steps, segments, lag_sum))
-    return Tally(all(ready), any(asked), *sums, max(lag_max), sum(episodes), returns, lengths)
+    counts = (sum(dropped), sum(steps), sum(segments), sum(lag_sum), max(lag_max), sum(episodes))
+    return Tally(all(ready), any(asked), *counts, returns, lengths)
 
 
 class Lags:

@@ -14,7 +14,7 @@ from srl.memory import Channel, Memory
 from srl.recipes.impala import impala
 from srl.recipes.ppo import ppo
 
-SIZE = {"hidden": (4,), "rollout": 4}
+SIZE = {"hidden": (4,), "rollout": 4, "compile": False}
 ENV = "srl.envs.fake:Counting"
 SHM = impala(ENV, actors=2, ring=2, envs=8, act="shm", policy_workers=2, eval_every=100, max_lag=1, **SIZE)
 INLINE = ppo(ENV, envs=2, **SIZE)
