@@ -110,9 +110,8 @@ class Recovery:
 
     def _lenders(self, actor: Task) -> list[Task]:
         """The trainer that lends to an actor, and the relay that passes it on."""
-        stream, trainers = self._stream(actor), self._experiment.trainers
-        lends = [task for task in self._tasks if task.kind == "trainer" and trainers[task.group].train == stream]
-        return lends + [relay for relay in self._launcher.relays(actor) if trainers[relay.group].train == stream]
+        trainer = plan.rank_of(self._experiment, self._stream(actor), actor)
+        return [trainer, *(relay for relay in self._launcher.relays(actor) if relay.group == trainer.group)]
 
     def _end_epoch(self, replacement: Replacement, policy: str) -> None:
         self._epochs[policy] += 1

@@ -19,6 +19,7 @@ from typing import Any
 
 from srl.errors import UserError
 from srl.experiment import Experiment
+from srl.launchers import plan
 from srl.launchers.base import Event, Look
 from srl.launchers.local import LocalLauncher
 from srl.launchers.plan import Site, Task
@@ -53,22 +54,12 @@ class Host:
         """Make all that the workers of a site need; the addresses of its doors by their names."""
         run, shared = Run(folder), (folder / "experiment.yaml").exists()
         if not shared:
-            self._must_not_write(site, folder)
+            _must_not_write(experiment, site, folder)
             self._scratch = Path(tempfile.mkdtemp(prefix="srl-"))
             run = Run(self._scratch)
             run.logs.mkdir()
         site = replace(site, shared=shared)
         return self._local.prepare(experiment, shapes, run, resume=resume and shared, site=site)
-
-    def _must_not_write(self, site: Site, folder: Path) -> None:
-        writers = [
-            name for name, host in site.where.items() if host == site.host and not name.startswith(("act", "pol"))
-        ]
-        if writers:
-            raise UserError(
-                f"{writers[0]} on {site.address} does not see the run folder {folder}, and must write to it; "
-                "give --runs a folder on storage that this host shares with those of trainers and evaluators"
-            )
 
     def meet(self, doors: Mapping[str, Address], keys: Any) -> None:
         """Workers that start from now on find those of other hosts behind these doors."""
@@ -103,3 +94,13 @@ class Host:
         self._local.close(patience)
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _must_not_write(experiment: Experiment, site: Site, folder: Path) -> None:
+    """Where the run folder cannot be seen, only those may live who leave it alone."""
+    for task in plan.tasks_at(experiment, site):
+        if task.kind in ("trainer", "evaluator"):
+            raise UserError(
+                f"{task.name} on {site.address} does not see the run folder {folder}, and must write to it; "
+                "give --runs a folder on storage that this host shares with the one you train from"
+            )

@@ -34,6 +34,8 @@ from srl.runs import Run
 from srl.streams.base import Shapes
 
 CONNECT_SECONDS = 5.0
+SAY_SECONDS = 30.0
+"""How often it is said that there is no room."""
 ROOM_SECONDS = 30.0
 """A cluster that others use is given so long to have room."""
 TURN_SECONDS = 0.2
@@ -123,14 +125,17 @@ class RayLauncher:
         return [task for task in plan.tasks_of(experiment) if task in self._homeless]
 
     def _wait_for_room(self, experiment: Experiment) -> None:
-        until = time.monotonic() + ROOM_SECONDS
+        """At the start for a short while; later, when a host was lost, for as long as deaths of workers count."""
+        patience = experiment.restarts.window if self._hosts else ROOM_SECONDS
+        until, said = time.monotonic() + patience, 0.0
         while missing := missing_of(experiment, {task for room in self._rooms for task in room.nodes()}):
+            free = ray.available_resources().get("CPU", 0.0)
+            what = f"the cluster has no room for {len(missing)} of the workers, {missing[0].name} among them"
             if time.monotonic() > until:
-                free = ray.available_resources().get("CPU", 0.0)
-                raise UserError(
-                    f"the cluster has no room for {len(missing)} of the workers, {missing[0].name} among them: "
-                    f"{free:g} CPUs are free; others use the rest. Try again later, or take fewer"
-                )
+                raise UserError(f"{what}: {free:g} CPUs are free. Try again later, or take fewer")
+            if self._hosts and time.monotonic() > said + SAY_SECONDS:
+                said = time.monotonic()
+                print(f"srl: {what}; waiting for a host to come back", file=sys.stderr)
             time.sleep(TURN_SECONDS)
 
     def _found(self) -> None:
@@ -247,7 +252,9 @@ class RayLauncher:
 
     def _say(self, seat: Seat, kind: str) -> None:
         seat.silent = kind == "silent"
-        self._events += [Event(task, {"kind": kind}) for task in seat.tasks if task.kind != "relay"]
+        text = "does not answer; its actors are lent nothing until it does" if seat.silent else "answers again"
+        told = {"kind": "warning", "text": f"its host {seat.site.address} {text}"}
+        self._events += [Event(seat.tasks[0], told), *(Event(task, {"kind": kind}) for task in seat.tasks)]
 
     def _lose(self, seat: Seat, how: str) -> None:
         """All who lived there are dead, and homeless until Ray has other places for them."""

@@ -146,9 +146,7 @@ class Trainer:
         self._asked: Due | None = None
         self.progress = progress
         self._started = time.monotonic() - self.progress.seconds
-        self._publish(self.progress.version, self.progress.steps, weights())
-        # A credit may only be used with weights that are there.
-        ranks.told(GO_ON)
+        self._show(GO_ON)
         consumer.grant(self.progress.version)
 
     def step(self) -> bool:
@@ -246,15 +244,25 @@ class Trainer:
         reason = self._reason_to_stop()
         late = time.monotonic() > self._saved_at + self._checkpoint_seconds
         due = late or _crossed(before, progress.steps, self._checkpoint_every)
-        self._publish(progress.version, progress.steps, self._weights())
-        # Clocks differ, so rank 0 decides; and only now may anyone lend what is to be acted with these weights.
-        word = self._ranks.told(LAST if reason else CHECKPOINT if due else GO_ON)
+        # Clocks differ, so rank 0 decides.
+        word = self._show(LAST if reason else CHECKPOINT if due else GO_ON)
         if word != GO_ON:
             self._due = Due((reason or "") if word == LAST else None)
         self._consumer.grant(progress.version, mark=self._due is not None and self._keep_lanes)
         self.clock.lap("publish")
         if reason or _crossed(before, progress.steps, self._log_every):
             self._report()
+
+    def _show(self, word: int) -> int:
+        """Make the weights the newest; only then may anyone lend what is to be acted with them. What rank 0 says."""
+        shown = self.progress.version, self.progress.steps, self._weights()
+        if self._ranks.rank == 0:
+            self._publish(*shown)
+        word = self._ranks.told(word)
+        if self._ranks.rank:
+            # Rank 0 must be free to send them to this host, so they are waited for only now.
+            self._publish(*shown)
+        return word
 
     def _reason_to_stop(self) -> str | None:
         stop, progress = self._stop, self.progress

@@ -153,3 +153,31 @@ def test_a_run_begins_with_the_actors_there_is_room_for_and_others_join(tmp_path
 def test_nobody_answers_at_an_address(tmp_path: Path) -> None:
     with pytest.raises(control.UserError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
         control.train(impala("CartPole-v1", **SMALL), launcher="ray", address="127.0.0.1:9", runs_folder=tmp_path)
+
+
+def test_ranks_on_two_hosts_go_on_from_the_checkpoint_when_a_host_dies_and_comes_back(tmp_path: Path) -> None:
+    words = ["ppo", "--actors", "2", "--envs", "16", "--trainers", "2", "--steps", "100000000", "--no-compile"]
+    # Two trainers of two threads do not fit on one host.
+    every = ["checkpoint_every=10000", "log_every=2000", "restarts.window=120", "trainers.main.threads=2"]
+    more = [word for setting in every for word in ("--set", setting)]
+    with Hosts(2) as hosts, Cluster(hosts, cpus=3) as cluster:
+        run = srl(cluster, tmp_path, "train", *words, *more, "--stop-at-reward", "1000", "--name", "r")
+        folder = tmp_path / "r"
+        wait_for(lambda: steps_of(folder) > 25_000, 90, run)
+        cluster.kill_host(1)
+        before = steps_of(folder)
+        wait_for(lambda: summary_of(folder)["status"] == "running" and has_gone_back(folder, before), 60, run)
+        cluster.start_host(1)
+        wait_for(lambda: steps_of(folder) > before + 10_000, 90, run)
+        run.send_signal(signal.SIGINT)
+        said, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, said
+    assert "everything starts again from the last checkpoint" in said
+    lost = [int(line.split()[1].replace(",", "")) for line in said.splitlines() if line.startswith("lost: ")]
+    assert lost
+    assert max(lost) <= 10_000 + 2_000
+
+
+def has_gone_back(folder: Path, before: int) -> bool:
+    """Whether the curve ends at the checkpoint that the run goes on from."""
+    return steps_of(folder) <= before
