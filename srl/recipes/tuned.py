@@ -37,7 +37,13 @@ MUJOCO: dict[str, Any] = {
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
-        "PongNoFrameskip-v4": {**ATARI, "steps": 3_000_000, "stop_at_reward": 18.0, "learning_rate": 1e-3},
+        "PongNoFrameskip-v4": {
+            **ATARI,
+            "steps": 3_000_000,
+            "stop_at_reward": 18.0,
+            "learning_rate": 1e-3,
+            "rollout": 64,
+        },
         "CartPole-v1": {"steps": 500_000, "stop_at_reward": 475.0, "learning_rate": 2.5e-3, "anneal": True},
         "Acrobot-v1": {
             "steps": 500_000,
