@@ -72,5 +72,5 @@ def test_two_hosts_train_together_though_one_cannot_see_the_run_folder(two_hosts
 def test_who_writes_to_the_run_folder_must_see_it(two_hosts, tmp_path: Path) -> None:
     shapes = two_hosts[0].describe(EXPERIMENT)
     site = Site(0, WHERE, "127.0.0.1")
-    with pytest.raises(UserError, match="trainer-main-0 .* does not see the run folder"):
+    with pytest.raises(UserError, match=r"trainer-main-0 .* does not see the run folder"):
         two_hosts[0].prepare(EXPERIMENT, shapes, tmp_path / "nowhere", resume=False, site=site)
