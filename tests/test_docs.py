@@ -214,7 +214,7 @@ def test_every_metric_is_documented(runs: list[Run]) -> None:
     assert missing(names) == set()
 
 
-@pytest.mark.parametrize("kind", ["actor", "policy", "trainer", "evaluator"])
+@pytest.mark.parametrize("kind", ["actor", "policy", "trainer", "evaluator", "relay"])
 def test_every_phase_is_documented(kind: str) -> None:
     source = (ROOT / "srl" / "workers" / f"{kind}.py").read_text()
     phases = re.findall(r'lap\("([\w-]+)"\)|"(wait-[\w-]+)"', source)
