@@ -21,7 +21,7 @@ class Mortal(Schedule):
 
     def die(self, actor):
         """An actor dies with all it holds, some of it half written; its trainer hears of it, then it lives again."""
-        lanes = [lane.index for lane in self.consumer._lanes if lane.actor == actor]
+        lanes = [lane.index for lane in self.consumer._lanes.values() if lane.actor == actor]
         for lane in lanes:
             self.granted[lane].clear()
             slot = self.started.pop(lane, None)
@@ -40,7 +40,7 @@ class Mortal(Schedule):
             *(s.index for s in consumer._ready.values()),
         ]
         assert sorted(places) == list(range(self.slots))
-        assert sum(consumer._held) == len(consumer._out)
+        assert sum(consumer._held.values()) == len(consumer._out)
 
 
 @settings(deadline=None, max_examples=300)
