@@ -75,8 +75,18 @@ def tally_of(rows: np.ndarray[Any, Any]) -> Tally:
         newest = min(count, EPISODES_IN_MEAN)
         returns += row[COUNTS : COUNTS + newest].tolist()
         lengths += [int(length) for length in row[len(row) - newest :].tolist()]
-    counts = (sum(dropped), sum(steps), sum(segments), sum(lag_sum), max(lag_max), sum(episodes))
-    return Tally(all(ready), any(asked), *counts, returns, lengths)
+    return Tally(
+        ready=all(ready),
+        asked=any(asked),
+        dropped=sum(dropped),
+        steps=sum(steps),
+        segments=sum(segments),
+        lag_sum=sum(lag_sum),
+        lag_max=max(lag_max),
+        episodes=sum(episodes),
+        returns=returns,
+        lengths=lengths,
+    )
 
 
 class Lags:
