@@ -101,6 +101,14 @@ class VectorBatch:
         """Close the vector environment."""
         self._vector.close()
 
+    def abandon(self) -> None:
+        """Close a vector environment that has failed; its processes are killed first, or it would wait for them."""
+        vector: Any = self._vector.unwrapped
+        for process in vector.processes if isinstance(vector, AsyncVectorEnv) else ():
+            process.kill()
+            process.join()
+        self._vector.close()
+
     # Each mode takes what the step gave, the rows that were to be reset in it, and the rows whose episode it ended.
     # It puts `out` right and says which rows are to be reset in the next step.
 
