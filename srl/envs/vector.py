@@ -102,11 +102,13 @@ class VectorBatch:
         self._vector.close()
 
     def abandon(self) -> None:
-        """Close a vector environment that has failed; its processes are killed first, or it would wait for them."""
+        """Close a vector environment that has failed; its processes are killed, because it would wait for them."""
         vector: Any = self._vector.unwrapped
-        for process in vector.processes if isinstance(vector, AsyncVectorEnv) else ():
-            process.kill()
-            process.join()
+        if isinstance(vector, AsyncVectorEnv):
+            for process in vector.processes:
+                process.kill()
+                process.join()
+            vector.closed = True
         self._vector.close()
 
     # Each mode takes what the step gave, the rows that were to be reset in it, and the rows whose episode it ended.
