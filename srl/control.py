@@ -189,8 +189,7 @@ class Control:
             self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
         view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
         rewind(self._run.path, steps)
-        if self._run.metrics.exists():
-            self._evaluations.go_back(read_rows(self._run.metrics), steps)
+        self._evaluations.go_back(read_rows(self._run.metrics) if self._run.metrics.exists() else [], steps)
         view.evaluation = self._evaluations.last
 
     def _is_saved(self) -> bool:

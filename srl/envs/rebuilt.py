@@ -127,7 +127,7 @@ class Rebuilt:
         """Close the batch that failed and build another, which the next step resets."""
         self._faults.add(None, kind, text)
         with contextlib.suppress(Exception):
-            self._batch.close()
+            getattr(self._batch, "abandon", self._batch.close)()
         self._open = False
         while not self._open:
             try:

@@ -101,6 +101,16 @@ class VectorBatch:
         """Close the vector environment."""
         self._vector.close()
 
+    def abandon(self) -> None:
+        """Close a vector environment that has failed; its processes are killed, because it would wait for them."""
+        vector: Any = self._vector.unwrapped
+        if isinstance(vector, AsyncVectorEnv):
+            for process in vector.processes:
+                process.kill()
+                process.join()
+            vector.closed = True
+        self._vector.close()
+
     # Each mode takes what the step gave, the rows that were to be reset in it, and the rows whose episode it ended.
     # It puts `out` right and says which rows are to be reset in the next step.
 

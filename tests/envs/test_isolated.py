@@ -1,6 +1,7 @@
 """Environments in processes of their own: whatever happens to one costs its own row, and nothing is left behind."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
 
+from srl.envs import zygote
 from srl.envs.base import EnvBatch, make
 from srl.envs.fake import Counting, Masked, Nested, Slow
 from srl.envs.fake_faults import KINDS, FaultyCartPole
@@ -393,6 +396,21 @@ def test_no_orphans_when_the_parent_is_killed():
         parent.kill()
         _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def test_nothing_that_a_child_says_is_executed():
+    fd = os.memfd_create("answer")
+    try:
+        zygote.write_whole(fd, pickle.dumps(Malicious()))
+        with pytest.raises(msgspec.DecodeError):
+            zygote.told(fd)
+    finally:
+        os.close(fd)
 
 
 FEW = """

@@ -4,8 +4,9 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import psutil
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from srl.envs.base import EnvBatch, make
 from srl.envs.envpool import source
@@ -163,6 +164,21 @@ def test_rows_of_single_environments_that_give_nan(mode):
     assert {fault.kind for fault in faults} == {"nan"}
     assert len(faults) == sum(row["broken"].sum() for row in rows) > 50
     assert sum(row["terminated"].sum() for row in rows) > 10
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")  # Gymnasium's own words
+@pytest.mark.parametrize(("kind", "said"), [("raises", "told to raise"), ("exits", "EOFError")])
+def test_processes_of_gymnasium_that_raise_or_die(kind, said):
+    """None is waited for, and none is left."""
+    before = psutil.Process().children(recursive=True)
+    batch = make(lambda num_envs: AsyncVectorEnv([partial(FaultyCartPole, **{kind: 0.05})] * num_envs), 2, limits=MANY)
+    rows = play(batch, 60)
+    faults = batch.faults()
+    assert len(faults) == sum(row["broken"].all() for row in rows) > 0
+    assert all(said in fault.text for fault in faults)
+    batch.close()
+    _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - set(before), timeout=5)
+    assert not alive
 
 
 def test_arrays_that_are_written_in_place():
