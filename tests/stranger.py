@@ -1,6 +1,6 @@
 """A stranger on the network: knows where a run listens and how ZeroMQ speaks, and has no keys.
 
-    python -m tests.stranger '{"doors": [["10.0.0.1", 5000]], "frames": 1000, "seed": 0, "heard": ["<hex>", ...]}'
+    echo '{"doors": [[HOST, PORT]], "frames": 99, "seed": 0, "heard": [HEX], "together": 9}' | python -m tests.stranger
 
 Connects to each door again and again and says what nobody of the run would say; `heard` is what callers of the run have
 said on their way there, to be said again. Each connection must be ended by the other side, who may answer no more than
@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import zmq
 
@@ -21,7 +21,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + by
 WELCOME_BYTES = 64 + 2 + 168
 """A greeting and a cookie: the most that anyone hears without keys."""
 TOGETHER = 50
-"""Frames per connection."""
+"""At most so many frames per connection."""
 PATIENCE = 15.0
 
 Kind = Callable[[random.Random], list[bytes]]
@@ -111,18 +111,19 @@ def kinds_of(heard: list[bytes]) -> dict[str, Kind]:
     return kinds | ({"replayed": replayed(heard)} if heard else {})
 
 
-def attack(doors: list[tuple[str, int]], frames: int, seed: int, heard: list[bytes]) -> dict[str, int]:
+def attack(
+    doors: list[tuple[str, int]], frames: int, seed: int, heard: list[bytes], together: int = TOGETHER
+) -> dict[str, int]:
     """So many frames at least, spread over the doors and kinds: what was sent, and the longest answer."""
     rng, kinds, sent = random.Random(seed), kinds_of(heard), Counter[str]()
     longest = connections = 0
-    turns: Iterator[tuple[tuple[str, int], str]] = ((door, kind) for door in doors for kind in kinds)
+    turns = [(door, kind) for door in doors for kind in kinds]
     while sent.total() < frames:
         for door, kind in turns:
-            said = kinds[kind](rng)
+            said = kinds[kind](rng)[:together]
             longest = max(longest, say(door, said))
             sent[kind] += len(said)
             connections += 1
-        turns = ((door, kind) for door in doors for kind in kinds)
     return {**sent, "frames": sent.total(), "connections": connections, "longest": longest}
 
 
@@ -135,7 +136,8 @@ def main(given: dict) -> None:
         sys.stdin.read()
         return
     began = time.monotonic()
-    done = attack(doors, given["frames"], given["seed"], [bytes.fromhex(one) for one in given["heard"]])
+    heard = [bytes.fromhex(one) for one in given["heard"]]
+    done = attack(doors, given["frames"], given["seed"], heard, given["together"])
     print(json.dumps({**done, "seconds": round(time.monotonic() - began, 2)}))
 
 
