@@ -107,10 +107,10 @@ class _Ears:
 
     def _say(self) -> None:
         """Tell how many were refused since."""
-        refused, now = self.refused, time.monotonic()
-        if self._tell and refused != self._told and now >= self._next_word:
+        refused = self.refused
+        if refused != self._told and self._tell and time.monotonic() >= self._next_word:
             self._tell({"kind": "refused", "count": refused - self._told, "why": self._why or FOREIGN})
-            self._told, self._next_word = refused, now + WORD_SECONDS
+            self._told, self._next_word = refused, time.monotonic() + WORD_SECONDS
 
     def written(self, header: Any, block: Any) -> list[Any]:
         """The frames of a message."""
