@@ -123,6 +123,7 @@ class Control:
         self._tasks = tasks_of(experiment)
         self._recovery = Recovery(experiment, launcher)
         self._faults = 0
+        self._refused = 0
         self._shown: set[str] = set()
         self._mute: set[str] = set()
         self._meter = Meter()
@@ -260,14 +261,22 @@ class Control:
             self._console.say(self._recovery.died(event.task, how))
         elif kind == "faults":
             self._count_faults(event.task, message["texts"])
-        elif kind == "warning":
-            self._console.say(f"{event.task.name}: {message['text']}")
+        elif kind in ("warning", "refused"):
+            self._warn(event.task, message)
         elif kind in ("epoch", "reclaimed", "silent", "back", "gone", "ready"):
             self._recovery.heard(event)
         elif kind == "user_error":
             raise UserError(f"{event.task.name}: {message['error']}")
         else:
             raise WorkerFailed(f"{event.task.name}: {message['error']}", message["traceback"])
+
+    def _warn(self, task: Task, message: dict[str, Any]) -> None:
+        text, count = message.get("text"), message.get("count", 0)
+        if count and not self._refused:
+            text = f"a message from the network was refused: {message['why']}"
+        self._refused += count
+        if text:
+            self._console.say(f"{task.name}: {text}")
 
     def _progress(self, message: dict[str, Any]) -> None:
         row, view = message["row"], self._view
@@ -279,7 +288,7 @@ class Control:
         view.best, view.episodes, view.lag = message["best"], row["rollout/episodes"], row["lag/mean"]
         if view.reward is not None:
             view.add_to_curve(view.reward)
-        self._write({**row, "time/fps": round(view.fps, 1), **self._restarts(), **self._meter.row()})
+        self._write({**row, "time/fps": round(view.fps, 1), **self._counts(), **self._meter.row()})
         self._evaluations.trained(before, steps)
 
     def _count_faults(self, task: Task, texts: list[str]) -> None:
@@ -311,8 +320,12 @@ class Control:
             }
         )
 
-    def _restarts(self) -> dict[str, int]:
-        return {"run/restarts": self._recovery.count, "env/restarts": self._faults}
+    def _counts(self) -> dict[str, int]:
+        return {
+            "run/restarts": self._recovery.count,
+            "env/restarts": self._faults,
+            "net/refused": self._refused,
+        }
 
     def _write(self, row: dict[str, Any]) -> None:
         for sink in self._sinks:

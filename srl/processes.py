@@ -5,6 +5,7 @@ Linux; no torch.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -83,3 +84,11 @@ def allow_descriptors(more: int, what: str) -> None:
         raise UserError(f"{what} needs {wanted:,} file descriptors and may have {hard:,}; see ulimit -n, or take fewer")
     if wanted > soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def allow_all_descriptors() -> None:
+    """Let this process open as many files as it ever may."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # Where there is no limit, some systems want a number.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -40,10 +40,14 @@ OBJECT_STORE_BYTES = 80 << 20
 
 
 class Cluster:
-    """A node per host, so many CPUs each; the head is on host 0. Without hosts, one node on the loopback."""
+    """A node per host, so many CPUs each; the head is on host 0. Without hosts, one node on the loopback.
 
-    def __init__(self, hosts: Hosts | None = None, cpus: int = 2, args: tuple[str, ...] = ()):
+    With a count, only the first so many hosts are of the cluster.
+    """
+
+    def __init__(self, hosts: Hosts | None = None, cpus: int = 2, args: tuple[str, ...] = (), count: int | None = None):
         self.hosts, self.cpus, self.args = hosts, cpus, args
+        self.count = count or (hosts.count if hosts else 1)
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._drivers = contextlib.ExitStack()
 
@@ -61,10 +65,9 @@ class Cluster:
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self.environment = {**os.environ, **QUIET, **HEALTH, **auth, "RAY_ADDRESS": self.address, "PYTHONPATH": path}
         try:
-            count = self.hosts.count if self.hosts else 1
-            for host in range(count):
+            for host in range(self.count):
                 self._start(host)
-            for host in range(count):
+            for host in range(self.count):
                 self._wait(host)
         except BaseException:
             self.__exit__()

@@ -152,7 +152,7 @@ class Builder:
         # The first of several begins as a single one does.
         seed = seed_of(self._experiment, "learner", task.group, *([task.index] if task.index else []))
         learner = trainers.algorithm.build(policy, seed=seed, **({} if isinstance(ranks, Alone) else {"ranks": ranks}))
-        gate = None if self._site.alone else self._far.gate(task, resources)
+        gate = None if self._site.alone else self._far(link).gate(task, resources)
         consumer = self._consumer(trainers.train, task.index, self._shapes[trainers.policy], resources, gate)
         progress, loaded = Progress(), None
         init = self._experiment.policies[trainers.policy].init
@@ -200,7 +200,7 @@ class Builder:
         group, policy = task.group, self._experiment.trainers[task.group].policy
         if task.index:
             first_is_here = Task("trainer", group, 0) in self._site
-            return (lambda *_: None) if first_is_here else self._far.publisher(task, resources, link)
+            return (lambda *_: None) if first_is_here else self._far(link).publisher(task, resources)
         board = Publisher(self._shapes[policy].params, resources[f"params/{policy}"])
         if gate is None:
             return board.publish
@@ -211,15 +211,14 @@ class Builder:
 
         return publish
 
-    @property
-    def _far(self) -> Any:
+    def _far(self, link: Link) -> Any:
         # Here, because who stays on one host needs no ZeroMQ.
         from srl.launchers.far import Far
 
-        return Far(self._experiment, self._shapes, self._site, self._doors, self._keys)
+        return Far(self._experiment, self._shapes, self._site, self._doors, self._keys, link)
 
     def _relay(self, task: Task, resources: Mapping[str, Any], link: Link) -> Worker:
-        return self._far.relay(task, resources, link, self._life)
+        return self._far(link).relay(task, resources, self._life)
 
     def _consumer(self, stream: str, rank: int, shapes: Shapes, resources: Mapping[str, Any], gate: Any) -> ShmConsumer:
         train, trainers = self._experiment.streams[stream], plan.trainers_of(self._experiment, stream)[1]
@@ -241,10 +240,10 @@ class Builder:
         policies = self._experiment.policies[name]
         policy = self._acting_policy(name, device_of(policies.device))
         lanes = plan.lanes_of(self._experiment, plan.act_actors(self._experiment, name))
-        server = ActServer(self._sources(task, lanes, resources), lanes, self._max_batch(name))
+        server = ActServer(self._sources(task, lanes, resources, link), lanes, self._max_batch(name))
         return PolicyWorker(policy, self._reader(name, policy, resources), server, link)
 
-    def _sources(self, task: Task, lanes: list[Lane], resources: Mapping[str, Any]) -> list[Source]:
+    def _sources(self, task: Task, lanes: list[Lane], resources: Mapping[str, Any], link: Link) -> list[Source]:
         """Where a policy worker is asked: in shared memory by the actors here, over the network by the others."""
         name, sources = task.group, list[Source]()
         shapes, near = self._shapes[name], plan.lanes_by_memory(self._experiment, name, self._site)
@@ -253,7 +252,7 @@ class Builder:
             replies = {lane.actor: resources[f"act/{name}/replies/{lane.actor}"] for lane in near}
             sources.append(ShmAsked(shapes, near, block, requests, replies, self._epoch))
         if f"door/{task.name}" in resources:
-            sources.append(self._far.asked(task, lanes, resources, self._epoch))
+            sources.append(self._far(link).asked(task, lanes, resources, self._epoch))
         return sources
 
     def _max_batch(self, policy: str) -> int:
@@ -279,7 +278,7 @@ class Builder:
         why = why_not(rollouts[0].envs) if self._is_exact(stream) and at == self._life == 0 else None
         if why:
             link.send({"kind": "warning", "text": f"this run resumes, but not bit for bit: {why}"})
-        act, act_lanes = self._act_client(task, actors, resources)
+        act, act_lanes = self._act_client(task, actors, resources, link)
         part = f"train/{stream}/{plan.rank_of(self._experiment, stream, task).index}"
         producer = ShmProducer(
             plan.segments_of(self._experiment, stream, shapes),
@@ -333,7 +332,9 @@ class Builder:
         build = isolated if actors.isolate else make
         return build(actors.env, actors.envs, actors.env_kwargs, limits=limits)
 
-    def _act_client(self, task: Task, actors: Actors, resources: Mapping[str, Any]) -> tuple[ActClient, list[int]]:
+    def _act_client(
+        self, task: Task, actors: Actors, resources: Mapping[str, Any], link: Link
+    ) -> tuple[ActClient, list[int]]:
         name = actors.policy
         askers = plan.act_actors(self._experiment, name)
         at = askers.index(task)
@@ -348,7 +349,7 @@ class Builder:
             replies = resources[f"act/{name}/replies/{at}"]
             block, requests = resources[f"act/{name}"], resources[f"act/{name}/requests"]
             return ShmActClient(self._shapes[name], near, block, requests, replies, self._epoch), own
-        return self._far.asks(name, lanes, self._epoch), own
+        return self._far(link).asks(name, lanes, self._epoch), own
 
     def _evaluator(self, task: Task, resources: Mapping[str, Any], link: Link) -> Evaluator:
         actors = self._experiment.actors[task.group]

@@ -38,6 +38,7 @@ class Far:
     site: Site
     doors: Mapping[str, Address]
     keys: Keys
+    link: Link
 
     def gate(self, task: Task, resources: Mapping[str, Any]) -> Gate:
         """A trainer's end towards other hosts."""
@@ -45,7 +46,7 @@ class Far:
         stream, shapes = trainers.train, self.shapes[trainers.policy]
         layout, part = self._layout(task.group), f"train/{stream}/{task.index}"
         return Gate(
-            Served(resources[f"door/{task.name}"], self.keys, TO_TRAINER, layout.nbytes),
+            Served(resources[f"door/{task.name}"], self.keys, TO_TRAINER, layout.nbytes, self.link.send),
             self._digest(task),
             resources[part],
             layout.nbytes,
@@ -54,14 +55,14 @@ class Far:
             Board(shapes.params, resources[f"params/{trainers.policy}"]) if task.index == 0 else None,
         )
 
-    def relay(self, task: Task, resources: Mapping[str, Any], link: Link, life: int) -> Relay:
+    def relay(self, task: Task, resources: Mapping[str, Any], life: int) -> Relay:
         """What the ranks of a trainer on other hosts are to the workers of this one."""
         policy = self.experiment.trainers[task.group].policy
         away = plan.ranks_away(self.experiment, task.group, self.site)
         outposts = [self._outpost(rank, task, resources, life) for rank in away]
         board = Board(self.shapes[policy].params, resources[f"params/{policy}"])
         news = [channel for name, channel in resources.items() if name.startswith("news/")]
-        return Relay([outpost for outpost in outposts if outpost], board, news, link)
+        return Relay([outpost for outpost in outposts if outpost], board, news, self.link)
 
     def _outpost(self, rank: Task, relay: Task, resources: Mapping[str, Any], life: int) -> Outpost | None:
         trainers = self.experiment.trainers[rank.group]
@@ -72,7 +73,12 @@ class Far:
         part, params = f"train/{trainers.train}/{rank.index}", self.shapes[trainers.policy].params
         return Outpost(
             Called(
-                [self.doors[f"door/{rank.name}"]], self.keys, TO_HOST, Layout(params).nbytes, f"{relay.name}/{life}"
+                [self.doors[f"door/{rank.name}"]],
+                self.keys,
+                TO_HOST,
+                Layout(params).nbytes,
+                f"{relay.name}/{life}",
+                self.link.send,
             ),
             self._digest(rank),
             resources.get(part),
@@ -94,14 +100,14 @@ class Far:
         everyone = plan.train_actors(self.experiment, stream)
         return {at: resources[f"train/{stream}/credits/{at}"] for at in map(everyone.index, actors)}
 
-    def publisher(self, task: Task, resources: Mapping[str, Any], link: Link) -> Callable[[int, int, Any], None]:
+    def publisher(self, task: Task, resources: Mapping[str, Any]) -> Callable[[int, int, Any], None]:
         """What a rank other than the first does when there are new weights: wait until its host has them too."""
         policy = self.experiment.trainers[task.group].policy
         board = Board(self.shapes[policy].params, resources[f"params/{policy}"])
 
         def wait(version: int, steps: int, weights: Any) -> None:
             while board.version < version:
-                if any(message["do"] == "close" for message in link.receive()):
+                if any(message["do"] == "close" for message in self.link.receive()):
                     raise Closed
                 time.sleep(LOOK_SECONDS)
 
@@ -118,9 +124,10 @@ class Far:
             epoch,
             version=lambda: board.version,
             news=resources.get(f"news/{task.name}"),
+            tell=self.link.send,
         )
 
     def asks(self, policy: str, lanes: Sequence[Lane], epoch: int) -> NetActClient:
         """An actor's end towards all policy workers, wherever they are."""
         doors = [self.doors[f"door/{worker.name}"] for worker in plan.policy_workers(self.experiment, policy)]
-        return NetActClient(self.shapes[policy], lanes, doors, self.keys, epoch)
+        return NetActClient(self.shapes[policy], lanes, doors, self.keys, epoch, self.link.send)

@@ -169,7 +169,7 @@ class Gate:
         if isinstance(header, Hello):
             self._greet(name, header)
         elif name not in self._hosts:
-            self._wire.refused += 1
+            self._wire.refuse("its host has not said Hello")
         elif isinstance(header, Have):
             self._hosts[name].ready_for = header.version
             self._offer(name)
@@ -181,8 +181,8 @@ class Gate:
     def _greet(self, name: bytes, hello: Hello) -> None:
         """A host comes, or says that it is still there; tell it all that its actors are lent."""
         if hello.digest != self._digest or not self._credits.keys() >= set(hello.actors):
-            self._wire.refused += 1
-            self._wire.send(name, Refused("its segments are not those of this trainer"))
+            self._wire.refuse(why := "its segments are not those of this trainer")
+            self._wire.send(name, Refused(why))
             return
         host = self._hosts.setdefault(name, _Host())
         host.ready_for = hello.have
@@ -197,12 +197,12 @@ class Gate:
                 self.lend(actor, record)
 
     def _fill(self, name: bytes, ticket: int, block: memoryview) -> None:
+        if len(block) != self._nbytes:
+            self._wire.refuse(f"a segment has {self._nbytes:,} bytes, and it {len(block):,}")
+            return
         self._hosts[name].done.append(ticket)
         lent = self._lent.pop(ticket, None)
         if lent is None:
-            return
-        if len(block) != self._nbytes:
-            self._wire.refused += 1
             return
         slot = lent[1][0]
         memoryview(self._memory.buffer)[slot * self._nbytes : (slot + 1) * self._nbytes] = block

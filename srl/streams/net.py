@@ -21,7 +21,7 @@ from srl.memory import Address, Channel, Listener
 from srl.streams.base import Shapes, reply_spec, request_spec
 from srl.streams.shm import Lane
 from srl.tree import Layout, copy_into
-from srl.wire import Called, Keys, Served
+from srl.wire import Called, Keys, Served, Tell
 
 AGAIN_SECONDS = 10.0
 """After so long without a reply a request is asked again."""
@@ -62,7 +62,13 @@ class NetActClient:
     """An actor's end of the act edge."""
 
     def __init__(
-        self, shapes: Shapes, lanes: Sequence[Lane], addresses: Sequence[Address], keys: Keys, epoch: int = 0
+        self,
+        shapes: Shapes,
+        lanes: Sequence[Lane],
+        addresses: Sequence[Address],
+        keys: Keys,
+        epoch: int = 0,
+        tell: Tell | None = None,
     ) -> None:
         self._lanes: dict[int, _Asked] = {}
         for lane in lanes:
@@ -71,7 +77,7 @@ class NetActClient:
             answers = Layout(reply_spec(shapes, lane.rows))
             self._lanes[lane.index] = _Asked(layout, answers, block, layout.view(block))
         largest = max(asked.answers.nbytes for asked in self._lanes.values())
-        self._wire = Called(addresses, keys, Answer, largest)
+        self._wire = Called(addresses, keys, Answer, largest, tell=tell)
         self._epoch = epoch
         self._oldest = 0
         self._next_look = 0.0
@@ -103,7 +109,7 @@ class NetActClient:
             if asked is None or not asked.waits or answer.number != asked.number:
                 continue
             if len(block) != asked.answers.nbytes:
-                self._wire.refused += 1
+                self._wire.refuse("it is no reply to what was asked")
                 continue
             asked.waits = False
             asked.reply = asked.answers.view(block), answer.version
@@ -157,13 +163,14 @@ class NetAsked:
         *,
         version: Callable[[], int],
         news: Channel | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self._requests = {lane.index: Layout(request_spec(shapes, lane.rows)) for lane in lanes}
         self._replies = {lane.index: Layout(reply_spec(shapes, lane.rows)) for lane in lanes}
         largest = max(layout.nbytes for layout in self._requests.values())
-        self._wire = Served(door, keys, Ask, largest)
+        self._wire = Served(door, keys, Ask, largest, tell)
         self._from: dict[int, tuple[bytes, int]] = {}
-        self._early: list[tuple[bytes, Ask, memoryview]] = []
+        self._early: dict[int, tuple[bytes, Ask, memoryview]] = {}
         self._version = version
         self._news = news
         self.epoch = epoch
@@ -174,18 +181,18 @@ class NetAsked:
         if self._news:
             self._news.take()
         found: dict[int, dict[str, Any]] = {}
-        waiting, self._early, here = self._early, [], self._version()
+        waiting, self._early, here = list(self._early.values()), {}, self._version()
         while len(found) < most and (message := waiting.pop(0) if waiting else self._wire.receive()) is not None:
             sender, ask, block = message
             layout = self._requests.get(ask.lane)
             if layout is None or len(block) != layout.nbytes:
-                self._wire.refused += 1
+                self._wire.refuse("nobody of this run asks so")
             elif ask.oldest > here:
-                self._early.append(message)
+                self._early[ask.lane] = message
             elif ask.epoch == self.epoch:
                 self._from[ask.lane] = sender, ask.number
                 found[ask.lane] = layout.view(block)
-        self._early += waiting
+        self._early |= {message[1].lane: message for message in waiting}
         return list(found.items())
 
     def answer(self, lane: int, reply: dict[str, Any], version: int) -> None:

@@ -7,12 +7,18 @@
 
 All but `gather` wait for the others, and so are only called when all are known to be there. Whoever waits for one that
 dies is told by the kernel, and can only be ended. Numbers travel by gloo, which listens on the address it is given and
-no other; gradients by nccl where every rank has a GPU of its own. Must not know what is learned.
+no other; gradients by nccl where every rank has a GPU of its own. None of them asks who speaks, so the doors are shut
+once all have met. Must not know what is learned.
 """
 
 from __future__ import annotations
 
+import os
 import select
+import socket
+import stat
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,6 +41,7 @@ FEW_NUMBERS = 1 << 16
 """So many are sooner sent to everyone at once than reduced in turns: half the time for small networks."""
 LOST_SECONDS = 10.0
 """A rank that lost another gives control so long to end it, so that the run names the one that died first."""
+_opening = threading.Lock()
 
 
 class Vote:
@@ -87,12 +94,35 @@ class Ranks:
         # Kept, because rank 0's is the server.
         self._store = _torch.TCPStore(*address, count, rank == 0, meet, False, master_listen_fd=listener)
         options = _torch.ProcessGroupGloo._Options()
-        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=here)]
+        with _opening:
+            before = _listeners()
+            options._devices = [_torch.ProcessGroupGloo.create_device(hostname=here)]
+            doors = _listeners() - before
         options._timeout = meet
         self._gloo = _torch.ProcessGroupGloo(_torch.PrefixStore("gloo", self._store), rank, count, options)
         self._gloo.set_timeout(PATIENCE)
         self._nccl = self._by_nccl(device)
+        self._shut(doors, listener)
         self._answers = Channel("<q")
+
+    def _shut(self, doors: set[int], listener: int | None) -> None:
+        """All have met, and nobody else is to be heard; gloo would keep every connection, whoever made it."""
+        if sys.platform != "linux":
+            return
+        with socket.socket(socket.AF_UNIX) as deaf:
+            # Their threads look at the descriptors for ever: these stay, and lead to where nobody can come from.
+            deaf.bind("")
+            deaf.listen()
+            deaf.setblocking(False)
+            for door in doors:
+                os.dup2(deaf.fileno(), door)
+            # Who comes to meet by nccl does so at the first sum.
+            if listener is None or self._nccl is not None:
+                return
+            with socket.socket(fileno=os.dup(listener)) as meeting:
+                os.dup2(deaf.fileno(), listener)
+                self._store.check(["anything"])  # so that the thread of the store leaves what it looked at
+                meeting.shutdown(socket.SHUT_RDWR)
 
     def _by_nccl(self, device: torch.device) -> Any:
         """What carries gradients between GPUs; None where it is gloo, over the processor's memory."""
@@ -175,3 +205,18 @@ class Ranks:
         except RuntimeError as error:
             select.select(self._hung_up, [], [], LOST_SECONDS)
             raise Closed from error
+
+
+def _listeners() -> set[int]:
+    """The descriptors of this process at which others can knock."""
+    found: set[int] = set()
+    for name in os.listdir("/dev/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found.add(int(name))
+        except OSError:
+            # It was open for no longer than the look around.
+            continue
+    return found

@@ -169,3 +169,14 @@ def test_a_part_too_small_for_its_minibatches_is_refused(several) -> None:
         return str(raised.value)
 
     assert all("only 2" in said and "ask for no more" in said for said in each(several(2), ask))
+
+
+def test_once_all_have_met_nobody_can_knock_and_all_go_on(several) -> None:
+    def listening() -> set[tuple[str, int]]:
+        found = psutil.Process().net_connections("tcp")
+        return {tuple(one.laddr) for one in found if one.status == psutil.CONN_LISTEN}
+
+    before = listening()
+    ranks = several(3)
+    assert listening() <= before
+    assert each(ranks, lambda rank: rank.told(rank.rank + 5)) == [5, 5, 5]
