@@ -27,6 +27,8 @@ from srl.memory import Address, Listener
 
 HEADER_BYTES = 1 << 16
 """More than any header needs; blocks have their own limit."""
+SEALED = 64
+"""More than encryption adds to a frame, which ZeroMQ counts as part of it."""
 COPIED = 1 << 16
 """Blocks smaller than this are copied, because sharing them with the sending thread costs more."""
 
@@ -73,7 +75,7 @@ class _Ears:
         # Credits and replies bound what is under way, so nothing is ever to be dropped by a full queue.
         for option, value in OPTIONS.items():
             self.socket.setsockopt(option, value)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES))
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES) + SEALED)
 
     def read(self, frames: Sequence[Any]) -> tuple[Any, memoryview] | None:
         """The header and the block of a message, or None if it is not one of ours."""
