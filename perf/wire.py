@@ -14,6 +14,7 @@ median of the ratios within each round. Every process that is started here ends 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -57,6 +58,8 @@ PARAMS = {"w": Spec((1000,), "float32")}
 DIGEST = b"wire"
 Timed = Callable[[float], float]
 """Does something for so many seconds, and gives how long it took once."""
+Begun = Callable[[], Timed]
+"""The other end is there already; makes this one. Nobody may fork any more by then, because sockets have threads."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +135,23 @@ class Link:
             one.bind(url_of(door.address))
         else:
             one.connect(url_of(door.address))
+        self.stack.callback(one.close, 0)
         return one
 
 
 class OpenServed(wire.Served):
-    """Lets everyone in and tells everyone all; only to measure what CURVE costs."""
+    """Lets everyone in; only to measure what CURVE costs."""
 
     def __init__(self, door: Listener, keys: Keys, messages: Any, largest: int) -> None:
         wire._Ears.__init__(self, zmq.ROUTER, messages, largest)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.socket.setsockopt(zmq.USE_FD, os.dup(door.fds()[0]))
         self.socket.bind(url_of(door.address))
+
+    def close(self) -> None:
+        """Hear nobody any more; nobody stands guard here."""
+        self.socket.close(0)
+        self.context.term()
 
 
 class OpenCalled(wire.Called):
@@ -198,10 +207,16 @@ def per_call(work: Callable[[int], None]) -> Timed:
 # The train edge
 
 
-def through_gate(link: Link, segments: Segments) -> Timed:
+def through_gate(link: Link, segments: Segments) -> Begun:
     """Take segments that come from the other host, learn nothing, publish small weights, lend again."""
-    door, nbytes = link.door(0), segments.layout.nbytes
+    door = link.door(0)
     link.beside(lambda: posting(link, door, segments))
+    return lambda: taking(link, door, segments)
+
+
+def taking(link: Link, door: Listener, segments: Segments) -> Timed:
+    """A trainer that does nothing else."""
+    nbytes = segments.layout.nbytes
     memory, board = Memory(UNDER_WAY * nbytes), Board(PARAMS, Memory(params_bytes(PARAMS)))
     wire = link.served(door, far.TO_TRAINER, nbytes)
     link.stack.callback(wire.close)
@@ -248,7 +263,7 @@ def posting(link: Link, door: Listener, segments: Segments) -> None:
     forever(turn, [*outpost.fds(), *producer.fds()])
 
 
-def through_pull(link: Link, nbytes: int) -> Timed:
+def through_pull(link: Link, nbytes: int) -> Begun:
     """Take messages of so many bytes from the other host."""
     door = link.door(0)
 
@@ -259,56 +274,66 @@ def through_pull(link: Link, nbytes: int) -> Timed:
             for block in blocks:
                 one.send(block, copy=False)
 
+    def here() -> Timed:
+        pull = link.bare(zmq.PULL, door, listens=True)
+
+        def take() -> int:
+            for _ in range(BATCH):
+                pull.recv(copy=False)
+            return BATCH
+
+        return per_message(take)
+
     link.beside(push)
-    pull = link.bare(zmq.PULL, door, listens=True)
-    link.stack.callback(pull.close, 0)
-
-    def take() -> int:
-        for _ in range(BATCH):
-            pull.recv(copy=False)
-        return BATCH
-
-    return per_message(take)
+    return here
 
 
-def through_tcp(link: Link, nbytes: int) -> Timed:
+def through_tcp(link: Link, nbytes: int) -> Begun:
     """Read a stream of bytes from the other host."""
     door = link.door(0)
 
     def push() -> None:
         block = np.full(nbytes, 1, np.uint8)
-        with socket.create_connection(door.address) as one:
+        with socket.create_connection(door.address) as one, contextlib.suppress(OSError):
             while True:
                 one.sendall(block)
 
+    def here() -> Timed:
+        with socket.socket(fileno=os.dup(door.fds()[0])) as listener:
+            stream = link.stack.enter_context(listener.accept()[0])
+        room = memoryview(bytearray(nbytes))
+
+        def take() -> int:
+            for _ in range(BATCH):
+                left = nbytes
+                while left:
+                    left -= stream.recv_into(room, left)
+            return BATCH
+
+        return per_message(take)
+
     link.beside(push)
-    with socket.socket(fileno=os.dup(door.fds()[0])) as listener:
-        stream = link.stack.enter_context(listener.accept()[0])
-    room = memoryview(bytearray(nbytes))
-
-    def take() -> int:
-        for _ in range(BATCH):
-            left = nbytes
-            while left:
-                left -= stream.recv_into(room, left)
-        return BATCH
-
-    return per_message(take)
+    return here
 
 
 # The act edge
 
 
-def through_client(link: Link, shapes: Shapes) -> Timed:
+def through_client(link: Link, shapes: Shapes) -> Begun:
     """A request of an actor to the other host, and its reply."""
     door = link.door(1)
     link.beside(lambda: answering(link, door, shapes))
+    return lambda: per_call(asking(client_of(link, door, shapes), shapes))
+
+
+def client_of(link: Link, door: Listener, shapes: Shapes) -> net.NetActClient:
+    """An actor's end."""
     client = net.NetActClient(shapes, LANES, [door.address], link.keys)
     if not link.curve:
         client.close()
         client._wire = link.called(door, net.Answer, MIB)
     link.stack.callback(client.close)
-    return per_call(asking(client, shapes))
+    return client
 
 
 def answering(link: Link, door: Listener, shapes: Shapes) -> None:
@@ -329,7 +354,7 @@ def answering(link: Link, door: Listener, shapes: Shapes) -> None:
     forever(turn, server.fds())
 
 
-def through_dealer(link: Link, shapes: Shapes) -> Timed:
+def through_dealer(link: Link, shapes: Shapes) -> Begun:
     """The same bytes to the other host and back, waited for in the same way."""
     door = link.door(1)
     asked, answered = (Layout(spec(shapes, ROWS)).nbytes for spec in (request_spec, reply_spec))
@@ -348,18 +373,20 @@ def through_dealer(link: Link, shapes: Shapes) -> Timed:
 
         forever(turn, [router.getsockopt(zmq.FD)])
 
+    def here() -> Timed:
+        dealer = link.bare(zmq.DEALER, door, listens=False)
+        wait, request = Wait([dealer.getsockopt(zmq.FD)]), bytes(asked)
+
+        def work(times: int) -> None:
+            for _ in range(times):
+                dealer.send(request)
+                while not arrived(dealer):
+                    wait()
+
+        return per_call(work)
+
     link.beside(answer)
-    dealer = link.bare(zmq.DEALER, door, listens=False)
-    link.stack.callback(dealer.close, 0)
-    wait, request = Wait([dealer.getsockopt(zmq.FD)]), bytes(asked)
-
-    def work(times: int) -> None:
-        for _ in range(times):
-            dealer.send(request)
-            while not arrived(dealer):
-                wait()
-
-    return per_call(work)
+    return here
 
 
 def arrived(one: zmq.Socket[bytes]) -> bool:
@@ -382,8 +409,8 @@ class Pair:
     edge: str
     curve: bool
     nbytes: int
-    ours: Timed
-    base: Timed
+    ours: Begun
+    base: Begun
 
 
 def pairs(stack: ExitStack, hosts: Hosts) -> Iterator[Pair]:
@@ -392,10 +419,11 @@ def pairs(stack: ExitStack, hosts: Hosts) -> Iterator[Pair]:
     nbytes = segments.layout.nbytes
     for curve in (True, False):
         link = Link(stack, hosts, curve=curve)
-        bare = through_pull(link, nbytes)
-        yield Pair("segments of 1 MiB", "train", curve, nbytes, through_gate(link, segments), bare)
+        ours, base = through_gate(link, segments), through_pull(link, nbytes)
+        yield Pair("segments of 1 MiB", "train", curve, nbytes, ours, base)
         if not curve:
-            yield Pair("bare ZeroMQ, against TCP", "", curve, nbytes, bare, through_tcp(link, nbytes))
+            base = through_pull(link, nbytes)
+            yield Pair("bare ZeroMQ, against TCP", "", curve, nbytes, base, through_tcp(link, nbytes))
         for size, obs in OBSERVATIONS.items():
             shapes = shapes_of(obs)
             asked = Layout(request_spec(shapes, ROWS)).nbytes
@@ -407,10 +435,11 @@ def measure(rounds: int, seconds: float) -> list[Row]:
     """All comparisons, in turns."""
     with Hosts(2) as hosts, ExitStack() as stack, on(hosts, 0):
         compared = list(pairs(stack, hosts))
+        both = [(pair.ours(), pair.base()) for pair in compared]
         taken: list[list[tuple[float, float]]] = [[] for _ in compared]
         for _ in range(rounds):
-            for pair, times in zip(compared, taken, strict=True):
-                times.append((pair.ours(seconds), pair.base(seconds)))
+            for (ours, base), times in zip(both, taken, strict=True):
+                times.append((ours(seconds), base(seconds)))
     return [row(pair, times) for pair, times in zip(compared, taken, strict=True)]
 
 
