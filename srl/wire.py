@@ -89,10 +89,23 @@ class _Ears:
             return None
         return header, memoryview(frames[1] if len(frames) == 2 else b"")
 
-    def written(self, header: Any, block: Any) -> list[Any]:
-        """The frames of a message."""
-        frames = [self._encode(header)]
-        return frames if block is None else [*frames, block]
+    def _take(self) -> list[zmq.Frame]:
+        """The frames of a message; none when there is no message. Asks less of the socket than recv_multipart."""
+        try:
+            frames = [self.socket.recv(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return []
+        while frames[-1].more:
+            frames.append(self.socket.recv(copy=False))
+        return frames
+
+    def _put(self, header: Any, block: Any) -> None:
+        """Send the frames of a message."""
+        if block is None:
+            self.socket.send(self._encode(header))
+        else:
+            self.socket.send(self._encode(header), zmq.SNDMORE)
+            self.socket.send(block, copy=len(block) < COPIED)
 
     def fds(self) -> list[int]:
         """Readable when there may be a message; all must be taken before it is waited for again."""
@@ -115,18 +128,16 @@ class Served(_Ears):
 
     def receive(self) -> tuple[bytes, Any, memoryview] | None:
         """A message and who sent it; None when there is none."""
-        while True:
-            try:
-                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return None
-            message = self.read([frame.buffer for frame in frames])
+        while frames := self._take():
+            message = self.read([frame.buffer for frame in frames[1:]])
             if message is not None:
-                return sender.bytes, *message
+                return frames[0].bytes, *message
+        return None
 
     def send(self, to: bytes, header: Any, block: Any = None) -> None:
         """Say something to one of those who have knocked; those who are gone do not hear it."""
-        self.socket.send_multipart([to, *self.written(header, block)], copy=block is None or len(block) < COPIED)
+        self.socket.send(to, zmq.SNDMORE)
+        self._put(header, block)
 
     def close(self) -> None:
         """Hear nobody any more."""
@@ -160,18 +171,15 @@ class Called(_Ears):
 
     def receive(self) -> tuple[Any, memoryview] | None:
         """A message; None when there is none."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return None
+        while frames := self._take():
             message = self.read([frame.buffer for frame in frames])
             if message is not None:
                 return message
+        return None
 
     def send(self, header: Any, block: Any = None) -> None:
         """Say something at one of the doors; what is sent to one that is not open yet waits there."""
-        self.socket.send_multipart(self.written(header, block), copy=block is None or len(block) < COPIED)
+        self._put(header, block)
 
     def close(self) -> None:
         """Go away."""
