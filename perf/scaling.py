@@ -321,7 +321,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12.0, help="seconds of each window [12]")
     parser.add_argument("--python", type=Path, default=ROOT / ".peers" / "rllib" / "bin" / "python", help="RLlib's")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where figures are kept")
-    parser.add_argument("--draw", action="store_true", help="draw the picture of docs/scaling.md")
+    parser.add_argument("--draw", action="store_true", help="measure nothing; draw docs/scaling.md again")
     options = parser.parse_args()
     windows = {"warmup": options.warmup, "seconds": options.seconds}
     found = json.loads(options.results.read_text()) if options.results.exists() else {}
@@ -333,7 +333,7 @@ def main() -> int:
     if options.draw:
         from scaling_picture import draw
 
-        draw(found, ROOT / "docs" / "pictures" / "scaling.svg")
+        draw(found, ROOT / "docs")
     return 0
 
 
