@@ -31,6 +31,8 @@ from srl.processes import allow_all_descriptors
 
 HEADER_BYTES = 1 << 16
 """More than any header needs; blocks have their own limit."""
+SEALED = 64
+"""More than encryption adds to a frame, which ZeroMQ counts as part of it."""
 COPIED = 1 << 16
 """Blocks smaller than this are copied, because sharing them with the sending thread costs more."""
 WORD_SECONDS = 1.0
@@ -81,7 +83,7 @@ class _Ears:
         # Credits and replies bound what is under way, so nothing is ever to be dropped by a full queue.
         for option, value in OPTIONS.items():
             self.socket.setsockopt(option, value)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES))
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max(largest, HEADER_BYTES) + SEALED)
 
     def read(self, frames: Sequence[Any]) -> tuple[Any, memoryview] | None:
         """The header and the block of a message, or None if it is not one of ours."""
@@ -112,10 +114,23 @@ class _Ears:
             self._tell({"kind": "refused", "count": refused - self._told, "why": self._why or FOREIGN})
             self._told, self._next_word = refused, time.monotonic() + WORD_SECONDS
 
-    def written(self, header: Any, block: Any) -> list[Any]:
-        """The frames of a message."""
-        frames = [self._encode(header)]
-        return frames if block is None else [*frames, block]
+    def _take(self) -> list[zmq.Frame]:
+        """The frames of a message; none when there is no message. Asks less of the socket than recv_multipart."""
+        try:
+            frames = [self.socket.recv(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return []
+        while frames[-1].more:
+            frames.append(self.socket.recv(copy=False))
+        return frames
+
+    def _put(self, header: Any, block: Any) -> None:
+        """Send the frames of a message."""
+        if block is None:
+            self.socket.send(self._encode(header))
+        else:
+            self.socket.send(self._encode(header), zmq.SNDMORE)
+            self.socket.send(block, copy=len(block) < COPIED)
 
     def fds(self) -> list[int]:
         """Readable when there may be a message; all must be taken before it is waited for again."""
@@ -138,15 +153,12 @@ class Served(_Ears):
 
     def receive(self) -> tuple[bytes, Any, memoryview] | None:
         """A message and who sent it; None when there is none."""
-        while True:
-            try:
-                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                self._say()
-                return None
-            message = self.read([frame.buffer for frame in frames])
+        while frames := self._take():
+            message = self.read([frame.buffer for frame in frames[1:]])
             if message is not None:
-                return sender.bytes, *message
+                return frames[0].bytes, *message
+        self._say()
+        return None
 
     @property
     def refused(self) -> int:
@@ -155,7 +167,8 @@ class Served(_Ears):
 
     def send(self, to: bytes, header: Any, block: Any = None) -> None:
         """Say something to one of those who have knocked; those who are gone do not hear it."""
-        self.socket.send_multipart([to, *self.written(header, block)], copy=block is None or len(block) < COPIED)
+        self.socket.send(to, zmq.SNDMORE)
+        self._put(header, block)
 
     def close(self) -> None:
         """Hear nobody any more."""
@@ -196,19 +209,16 @@ class Called(_Ears):
 
     def receive(self) -> tuple[Any, memoryview] | None:
         """A message; None when there is none."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                self._say()
-                return None
+        while frames := self._take():
             message = self.read([frame.buffer for frame in frames])
             if message is not None:
                 return message
+        self._say()
+        return None
 
     def send(self, header: Any, block: Any = None) -> None:
         """Say something at one of the doors; what is sent to one that is not open yet waits there."""
-        self.socket.send_multipart(self.written(header, block), copy=block is None or len(block) < COPIED)
+        self._put(header, block)
 
     def close(self) -> None:
         """Go away."""

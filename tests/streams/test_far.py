@@ -308,3 +308,19 @@ def test_notes_reach_the_trainer():
         assert arrived == [(-2, 9)]
         assert Layout(PARAMS).nbytes == len(schedule.board.newest())
         assert Note(1, 9) == Note(1, 9)
+
+
+def test_the_largest_block_passes_and_a_larger_one_does_not():
+    largest = 1 << 20
+    with ExitStack() as stack:
+        door, keys = stack.enter_context(closing(Listener())), Keys.new()
+        served = stack.enter_context(closing(Served(door, keys, TO_TRAINER, largest)))
+        called = [stack.enter_context(closing(Called([door.address], keys, TO_HOST, 100))) for _ in range(2)]
+        called[0].send(Full(0), bytes(largest + 1000))
+        called[1].send(Full(1), bytes(largest))
+        deadline = time.monotonic() + 10
+        while (message := served.receive()) is None:
+            assert time.monotonic() < deadline, "the largest block did not come"
+            select.select(served.fds(), [], [], 1.0)
+        assert (message[1], len(message[2])) == (Full(1), largest)
+        assert served.receive() is None
