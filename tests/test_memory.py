@@ -150,7 +150,7 @@ def test_more_memory_than_there_is_is_refused_before_any_is_taken():
 
 def test_a_listener_is_attached_by_its_descriptor_and_heard_of_by_its_address():
     listener = Listener()
-    other = Listener(os.dup(listener.fds()[0]))
+    other = Listener(fd=os.dup(listener.fds()[0]))
     assert other.address == listener.address
     assert other.address[0] == "127.0.0.1"
     socket.create_connection(other.address).close()

@@ -79,7 +79,7 @@ def test_adam_goes_on_from_what_torch_has_kept():
         if at == 0:
             ours.load_state_dict({"optimizer": copy.deepcopy(theirs.state_dict()), "count": 1})
             net.load_state_dict(other.state_dict())
-    ours.step(net(x).square().sum(), 0.1)
+    ours.step({"loss": net(x).square().sum()}, 0.1)
     assert torch.equal(net.weight, other.weight)
 
 
@@ -93,14 +93,14 @@ def test_adam_refuses_the_state_of_other_parameters():
 def test_adam_leaves_a_parameter_without_gradient_alone():
     used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     update = Update(nn.ParameterList([unused, used]), "adam", None)
-    update.step(used.sum(), 0.1)
+    update.step({"loss": used.sum()}, 0.1)
     assert unused.item() == 1.0
     assert used.item() < 1.0
 
 
 def test_learning_without_a_compiler_does_not_import_one():
     code = "import sys, srl.algorithms.ppo_learner as p, torch; net = torch.nn.Linear(1, 1);"
-    code += "p.Update(net, 'adam', 0.5).step(net(torch.ones(1, 1)).sum(), 0.1);"
+    code += "p.Update(net, 'adam', 0.5).step({'loss': net(torch.ones(1, 1)).sum()}, 0.1);"
     code += "sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
