@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: help train test check learning fuzz bench-peers format clean
+.PHONY: help train test check learning clusters fuzz bench-peers format clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -23,6 +23,9 @@ check: $(VENV)/.dev  ## format, lint, types, imports, size budgets; seconds
 
 learning: $(VENV)/.dev  ## the learning tests on three seeds each; about half an hour
 	$(BIN)/pytest -m learning --timeout 3600
+
+clusters: $(VENV)/.dev  ## hosts that fail, come back and are cut off, in network namespaces; minutes, as root
+	$(BIN)/pytest -m clusters
 
 fuzz: $(VENV)/.dev  ## ten thousand damaged inputs; minutes
 	$(BIN)/pytest -m fuzz --timeout 3600

@@ -85,6 +85,7 @@ def test_a_cluster_of_its_own_is_started_where_there_is_none_and_is_gone_afterwa
     assert summary_of(tmp_path / "ray")["weights_sha256"] == weights_here(experiment)
 
 
+@pytest.mark.clusters
 def test_hosts_fail_come_back_and_are_cut_off_while_the_run_goes_on(tmp_path: Path) -> None:
     words = ["impala", "--actors", "4", "--envs", "16", "--max-lag", "2", "--steps", "100000000", "--no-compile"]
     with Hosts(4) as hosts, Cluster(hosts, cpus=2) as cluster:
@@ -132,6 +133,7 @@ def test_what_the_cluster_cannot_give_is_said_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.clusters
 def test_a_run_begins_with_the_actors_there_is_room_for_and_others_join(tmp_path: Path) -> None:
     words = ["impala", "--actors", "4", "--envs", "16", "--max-lag", "2", "--steps", "100000000", "--no-compile"]
     with Hosts(2) as hosts, Cluster(hosts, cpus=3) as cluster:
@@ -155,6 +157,7 @@ def test_nobody_answers_at_an_address(tmp_path: Path) -> None:
         control.train(impala("CartPole-v1", **SMALL), launcher="ray", address="127.0.0.1:9", runs_folder=tmp_path)
 
 
+@pytest.mark.clusters
 def test_ranks_on_two_hosts_go_on_from_the_checkpoint_when_a_host_dies_and_comes_back(tmp_path: Path) -> None:
     words = ["ppo", "--actors", "2", "--envs", "16", "--trainers", "2", "--steps", "100000000", "--no-compile"]
     # Two trainers of two threads do not fit on one host.
