@@ -32,6 +32,8 @@ LOG_BYTES = 1 << 16
 
 Order = tuple[str, Task, dict[str, Any]]
 """What to do, to whom, with what."""
+Answer = tuple[list[Event], dict[Task, Look], dict[str, bytes]]
+"""What happened, how each worker is, and what they printed where nobody else sees it."""
 
 
 class Host:
@@ -43,6 +45,8 @@ class Host:
         self._local = LocalLauncher()
         self._scratch: Path | None = None
         self._read: dict[Path, int] = {}
+        self._number = 0
+        self._answer: Answer = ([], {}, {})
 
     def describe(self, experiment: Experiment) -> dict[str, Shapes]:
         """The shapes of every policy, found here."""
@@ -65,10 +69,15 @@ class Host:
         """Workers that start from now on find those of other hosts behind these doors."""
         self._local.meet(dict(doors), keys)
 
-    def exchange(
-        self, orders: Sequence[Order], seconds: float, *, memory: bool
-    ) -> tuple[list[Event], dict[Task, Look], dict[str, bytes]]:
-        """Do what is ordered, then say what happened within so long, how workers are, and what they printed."""
+    def exchange(self, number: int, orders: Sequence[Order], seconds: float, *, memory: bool) -> Answer:
+        """Do what is ordered, then say what happened within so long; asked by the same number, only say it again."""
+        if number != self._number:
+            self._obey(orders)
+            self._answer = self._local.poll(seconds), self._local.look(memory=memory), self._logs()
+            self._number = number
+        return self._answer
+
+    def _obey(self, orders: Sequence[Order]) -> None:
         for what, task, message in orders:
             if what == "tell":
                 self._local.tell(task, message)
@@ -76,7 +85,6 @@ class Host:
                 self._local.kill(task)
             else:
                 self._local.replace(task, **message)
-        return self._local.poll(seconds), self._local.look(memory=memory), self._logs()
 
     def _logs(self) -> dict[str, bytes]:
         """What workers have printed since, where the run folder is not here."""

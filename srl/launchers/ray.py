@@ -58,8 +58,10 @@ class Seat:
     tasks: list[Task] = field(default_factory=list[Task])
     """Its workers, relays with them."""
     orders: list[Order] = field(default_factory=list[Order])
+    number: int = 0
+    sent: list[Order] = field(default_factory=list[Order])
     answer: Any = None
-    """What it was asked last, and has not answered yet."""
+    """What it was asked last, by this number and with these orders, and has not answered yet."""
     asked: float = 0.0
     silent: bool = False
     looks: dict[Task, Look] = field(default_factory=dict[Task, Look])
@@ -76,6 +78,7 @@ class RayLauncher:
         self._place: dict[Task, Seat] = {}
         self._homeless: set[Task] = set()
         self._coming: dict[Any, Seat] = {}
+        self._new: list[Seat] = []
         self._doors: dict[str, Address] = {}
         self._hosts = 0
         self._next_settle = 0.0
@@ -179,17 +182,22 @@ class RayLauncher:
                 self._homeless |= {task for task in plan.tasks_of(experiment) if site.where.get(task.name) == site.host}
                 continue
             self._doors |= doors
-            seat.tasks = plan.tasks_at(experiment, site)
-            self._seats.append(seat)
+            self._new.append(seat)
+        if self._new and not self._coming:
+            self._welcome()
+
+    def _welcome(self) -> None:
+        """Once all that were coming are there, everyone knows the others' doors, and their workers can be started."""
+        new, self._new = self._new, []
+        self._seats += new
+        for seat in self._seats:
+            seat.actor.meet.remote(self._doors, self._keys)
+        for seat in new:
+            seat.tasks = plan.tasks_at(self._run["experiment"], seat.site)
             self._place |= dict.fromkeys(seat.tasks, seat)
-            if any(name.startswith("door/policy") for name in doors):
-                self._tell_doors()
-        if done and not self._coming:
-            for seat in self._seats:
-                seat.actor.meet.remote(self._doors, self._keys)
-            for seat in self._seats:
-                fresh = [task for task in seat.tasks if task.kind == "relay" and not seat.asked]
-                seat.orders += [("start", task, {"life": 0, "epoch": 0}) for task in fresh]
+            relays = [task for task in seat.tasks if task.kind == "relay"]
+            seat.orders += [("start", task, {"life": 0, "epoch": 0}) for task in relays]
+        self._tell_doors()
 
     def _tell_doors(self) -> None:
         """Actors that ask over the network learn where policy workers are now."""
@@ -204,18 +212,21 @@ class RayLauncher:
     def poll(self, seconds: float) -> list[Event]:
         """What happened on all hosts, waiting at most so long for the first."""
         self._settle()
-        now = time.monotonic()
         for seat in self._seats:
             if seat.answer is None:
-                orders, seat.orders = seat.orders, []
-                seat.answer = seat.actor.exchange.remote(orders, TURN_SECONDS, memory=self._needs_memory)
-                seat.asked = now
+                seat.number, seat.sent, seat.orders = seat.number + 1, seat.orders, []
+                self._ask(seat)
         if self._seats:
             ray.wait([seat.answer for seat in self._seats], num_returns=1, timeout=seconds)
         for seat in list(self._seats):
             self._hear(seat)
         events, self._events = self._events, []
         return events
+
+    def _ask(self, seat: Seat) -> None:
+        exchange = seat.actor.exchange.remote
+        seat.answer = exchange(seat.number, seat.sent, TURN_SECONDS, memory=self._needs_memory)
+        seat.asked = time.monotonic()
 
     def _settle(self) -> None:
         if self._coming:
@@ -239,8 +250,8 @@ class RayLauncher:
             self._lose(seat, f"its host {seat.site.address} is gone")
             return
         except RayActorError:
-            # It may still be there; asked anew, it will say.
-            seat.answer = None
+            # It may still be there; asked anew, by the same number, it will say, and do nothing twice.
+            self._ask(seat)
             return
         seat.answer = None
         if seat.silent:
@@ -297,14 +308,14 @@ class RayLauncher:
 
     def stop(self, patience: float) -> None:
         """Close every worker and give all room back, but stay connected."""
-        seats = [*self._seats, *self._coming.values(), *self._spare]
+        seats = [*self._seats, *self._new, *self._coming.values(), *self._spare]
         closing = [seat.actor.close.remote(patience) for seat in seats]
         ray.wait(closing, num_returns=max(1, len(closing)), timeout=patience + TURN_SECONDS) if closing else None
         for seat in seats:
             ray.kill(seat.actor)
         for room in self._rooms:
             remove_placement_group(room.group)
-        self._seats, self._spare, self._rooms = [], [], []
+        self._seats, self._new, self._spare, self._rooms = [], [], [], []
         self._place, self._coming, self._homeless = {}, {}, set()
 
     def close(self, patience: float) -> None:

@@ -28,10 +28,13 @@ def two_hosts():
 
 def finished(hosts, orders):
     """Pass on orders and answers until the trainer has finished; its summary, and the logs that came."""
-    until, logs = time.monotonic() + SECONDS, dict[str, bytes]()
+    until, logs, number = time.monotonic() + SECONDS, dict[str, bytes](), 0
     while time.monotonic() < until:
+        number += 1
         for host, its in zip(hosts, orders, strict=True):
-            events, _, printed = host.exchange(its, 0.05, memory=False)
+            events, _, printed = answer = host.exchange(number, its, 0.05, memory=False)
+            # The answer may be lost on the way.
+            assert host.exchange(number, its, 0.05, memory=False) == answer
             its.clear()
             for name, text in printed.items():
                 logs[name] = logs.get(name, b"") + text
