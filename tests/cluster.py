@@ -45,8 +45,18 @@ class Cluster:
     With a count, only the first so many hosts are of the cluster.
     """
 
-    def __init__(self, hosts: Hosts | None = None, cpus: int = 2, args: tuple[str, ...] = (), count: int | None = None):
+    def __init__(
+        self,
+        hosts: Hosts | None = None,
+        cpus: int = 2,
+        args: tuple[str, ...] = (),
+        count: int | None = None,
+        dashboard: int = 0,
+    ):
         self.hosts, self.cpus, self.args = hosts, cpus, args
+        self.dashboard = ["--include-dashboard=false"]
+        if dashboard:
+            self.dashboard = ["--include-dashboard=true", f"--dashboard-port={dashboard}"]
         self.count = count or (hosts.count if hosts else 1)
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self._drivers = contextlib.ExitStack()
@@ -63,7 +73,9 @@ class Cluster:
         self.address = f"{self.host_address(0)}:{self.port}"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-        self.environment = {**os.environ, **QUIET, **HEALTH, **auth, "RAY_ADDRESS": self.address, "PYTHONPATH": path}
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        here = {"RAY_ADDRESS": self.address, "PYTHONPATH": path, "PATH": programs}
+        self.environment = {**os.environ, **QUIET, **HEALTH, **auth, **here}
         try:
             for host in range(self.count):
                 self._start(host)
@@ -125,7 +137,7 @@ class Cluster:
     def _start(self, host: int) -> None:
         head = [
             "--head", f"--port={self.port}", f"--ray-client-server-port={self._client_port}",
-            "--include-dashboard=false",
+            *self.dashboard,
         ]  # fmt: skip
         argv = [
             *("setpriv", "--pdeathsig", "TERM", "--"),  # `ray start` ends with us, and Ray's processes with it.
