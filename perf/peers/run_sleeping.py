@@ -72,7 +72,6 @@ def configured(options: argparse.Namespace) -> Any:
             lr=6e-4,
             entropy_coeff=0.01,
             grad_clip=workloads.GRAD_NORM,
-            learner_class=CountedLearner,
         )
         .environment("sleeping")
         .env_runners(
@@ -81,7 +80,7 @@ def configured(options: argparse.Namespace) -> Any:
             rollout_fragment_length=options.rollout,
             gym_env_vectorize_mode="vector_entry_point",
         )
-        .learners(num_learners=0)
+        .learners(num_learners=0, learner_class=CountedLearner)
         .reporting(min_time_s_per_iteration=1)
         .rl_module(rl_module_spec=RLModuleSpec(module_class=CountedModule, model_config=model))
     )
