@@ -160,7 +160,7 @@ class Control:
 
     def _live(self, shapes: dict[str, Any]) -> bool:
         """Start every worker and watch them to the end; False when a trainer died and all must go on from files."""
-        if self._resume:
+        if self._resume or self._recovery.count:
             self._go_back()
         try:
             self._sinks = [JsonLines(self._run.metrics), TensorBoard(self._run.path), *self._more_sinks]
@@ -181,14 +181,13 @@ class Control:
         return True
 
     def _go_back(self) -> None:
-        """Take back what was measured after the checkpoints that training goes on from."""
-        found = [
-            checksum.find(self._run.checkpoints(t.policy), "latest")[1] for t in self._experiment.trainers.values()
-        ]
-        steps, view = max(meta["steps"] for meta in found), self._view
+        """Take back what was measured after the checkpoints that training goes on from, or since it began."""
+        policies = [trainers.policy for trainers in self._experiment.trainers.values()] if self._resume else []
+        found = [checksum.find(self._run.checkpoints(policy), "latest")[1] for policy in policies]
+        steps, view = max((meta["steps"] for meta in found), default=0), self._view
         if view.steps > steps:
             self._console.say(f"lost: {view.steps - steps:,} steps, all since the last checkpoint")
-        view.steps, view.seconds = steps, max(meta.get("seconds") or 0.0 for meta in found)
+        view.steps, view.seconds = steps, max((meta.get("seconds") or 0.0 for meta in found), default=0.0)
         rewind(self._run.path, steps)
         self._evaluations.go_back(read_rows(self._run.metrics) if self._run.metrics.exists() else [], steps)
         view.evaluation = self._evaluations.last

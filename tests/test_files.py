@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from srl.errors import UserError
-from srl.files import contents, text_of, write_atomically
+from srl.files import Records, contents, text_of, write_atomically
 
 
 def test_a_file_is_read(tmp_path):
@@ -54,3 +54,19 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_that_finds_no_room_leaves_nothing(tmp_path):
+    records = Records(tmp_path / "a")
+    records.append(b"one\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            records.append(b"another\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "a").read_bytes() == b"one\n"
+    records.append(b"three\n")
+    records.close()
+    assert (tmp_path / "a").read_bytes() == b"one\nthree\n"

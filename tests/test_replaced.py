@@ -116,6 +116,8 @@ def test_a_trainer_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
     os.kill(pid_of(tmp_path, run, "trainer-main-0") or 0, signal.SIGKILL)
     wait_for(lambda: rows(tmp_path)[-1:] and rows(tmp_path)[-1]["run/restarts"] == 1, run)
     finish(tmp_path, run)
+    axis = [row[STEPS] for row in rows(tmp_path)]
+    assert axis == sorted(set(axis)), "what was measured before is still there"
 
 
 def test_a_worker_that_outgrows_its_memory_is_replaced(tmp_path: Path) -> None:

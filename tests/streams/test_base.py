@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from srl.streams.base import columns, reply_spec, request_spec, segment_spec
+from srl.streams.base import Shapes, columns, reply_spec, request_spec, segment_spec
 from srl.tree import leaves, zeros
 
 from .shapes import SHAPES, SMALL
@@ -64,3 +65,8 @@ def test_a_learner_sees_no_accounting():
     seen = columns(segment)
     assert set(segment) - set(seen) == {"version", "episode_return", "episode_length"}
     assert seen["reward"] is segment["reward"]
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, SMALL])
+def test_shapes_travel_as_plain_data(shapes):
+    assert Shapes.from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(shapes.to_plain()))) == shapes
