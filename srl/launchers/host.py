@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,9 @@ from srl.streams.base import Shapes
 
 LOG_BYTES = 1 << 16
 """What a worker printed is sent in pieces of at most so much."""
+
+CAN_WAIT = ("clock", "progress")
+"""What workers say every second; an answer for each would cost more the more workers there are."""
 
 Order = tuple[str, Task, dict[str, Any]]
 """What to do, to whom, with what."""
@@ -85,7 +89,15 @@ class Host:
                 self._local.kill(task)
             else:
                 self._local.replace(task, **message)
-        return self._local.poll(seconds), self._local.look(memory=memory), self._logs()
+        return self._events(seconds), self._local.look(memory=memory), self._logs()
+
+    def _events(self, seconds: float) -> list[Event]:
+        """What happened, at once where it cannot wait."""
+        until = time.monotonic() + seconds
+        events = self._local.poll(seconds)
+        while all(event.message["kind"] in CAN_WAIT for event in events) and (left := until - time.monotonic()) > 0:
+            events += self._local.poll(left)
+        return events
 
     def _logs(self) -> dict[str, bytes]:
         """What workers have printed since, where the run folder is not here."""
