@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,9 @@ from srl.streams.base import Shapes
 
 LOG_BYTES = 1 << 16
 """What a worker printed is sent in pieces of at most so much."""
+
+CAN_WAIT = ("clock", "progress")
+"""What workers say every second; an answer for each would cost more the more workers there are."""
 
 Order = tuple[str, Task, dict[str, Any]]
 """What to do, to whom, with what."""
@@ -73,7 +77,7 @@ class Host:
         """Do what is ordered, then say what happened within so long; asked by the same number, only say it again."""
         if number != self._number:
             self._obey(orders)
-            self._answer = self._local.poll(seconds), self._local.look(memory=memory), self._logs()
+            self._answer = self._events(seconds), self._local.look(memory=memory), self._logs()
             self._number = number
         return self._answer
 
@@ -85,6 +89,14 @@ class Host:
                 self._local.kill(task)
             else:
                 self._local.replace(task, **message)
+
+    def _events(self, seconds: float) -> list[Event]:
+        """What happened, at once where it cannot wait."""
+        until = time.monotonic() + seconds
+        events = self._local.poll(seconds)
+        while all(event.message["kind"] in CAN_WAIT for event in events) and (left := until - time.monotonic()) > 0:
+            events += self._local.poll(left)
+        return events
 
     def _logs(self) -> dict[str, bytes]:
         """What workers have printed since, where the run folder is not here."""
