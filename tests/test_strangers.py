@@ -58,6 +58,8 @@ class Tap(threading.Thread):
                     self._hear(self._socket.recv(1 << 17))
                 except TimeoutError:
                     continue
+                except OSError:
+                    return  # the host is gone
 
     def _hear(self, frame: bytes) -> None:
         if frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
@@ -83,9 +85,9 @@ class Workers:
 
     def __init__(self, hosts: Hosts, host: int):
         alive = [psutil.Process(pid) for pid in hosts.pids(host)]
-        (nursery,) = (one for one in alive if "srl.launchers.nursery" in " ".join(one.cmdline()))
-        self.address = hosts.address(host)
-        self.processes = [nursery, *nursery.children(recursive=True)]
+        # Workers are forked, and so have the command of the process that starts them.
+        self.processes = [one for one in alive if "srl.launchers.nursery" in " ".join(one.cmdline())]
+        assert len(self.processes) > 2
 
     def doors(self) -> set[tuple[str, int]]:
         """Where they listen, by the network that they see."""
@@ -108,7 +110,7 @@ class Runs:
         argv = [sys.executable, "-W", "error", "-m", "srl.cli", *RUN, "--address", cluster.address]
         popen = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder}
         self.process = cluster.run(0, [*argv, "--runs", str(folder)], **popen)
-        self.go_on(2_000, 90)
+        self.go_on(2_000, 60)
         self.workers = [Workers(hosts, host) for host in range(2)]
         self.doors = [door for one in self.workers for door in sorted(one.doors())]
         self.heard = tap.said_to(self.doors)
@@ -124,7 +126,10 @@ class Runs:
                 return
             assert self.process.poll() is None, self.process.stdout.read()
             ended.wait(0.05)
-        pytest.fail("it did not happen in time")
+        self.process.send_signal(signal.SIGINT)
+        said, _ = self.process.communicate(timeout=30)
+        logs = {log.name: log.read_text() for log in (self.metrics.parent / "logs").glob("*.log")}
+        pytest.fail(f"it did not happen in time; {self.row()}\n{said}\n{logs}")
 
     def go_on(self, steps: int, seconds: float = 30) -> None:
         """Until so many steps more are trained on."""
