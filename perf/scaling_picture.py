@@ -127,7 +127,7 @@ def _draw_speed(axis: Any, rows: list[dict[str, Any]]) -> None:
             place = (row["actors"], row["steps_per_second"])
             axis.annotate(f"{row['busy']:.0%}", place, (4, -10), textcoords="offset points", fontsize=7)
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
+    axis.set_yscale("log", base=10)
     counts = sorted({row["actors"] for row in rows})
     axis.set_xticks(counts, [str(count) for count in counts])
     axis.set_title(
@@ -155,6 +155,6 @@ def _draw_peer(axis: Any, rows: list[dict[str, Any]]) -> None:
         bars = axis.bar(places, [by_count[count] for count in counts], 0.25, color=colour, label=program)
         axis.bar_label(bars, [f"{by_count[count]:,.0f}" for count in counts], fontsize=7)
     axis.set_xticks(range(len(counts)), [f"{count} actors" for count in counts])
-    axis.set_yscale("log")
+    axis.margins(y=0.25)
     axis.set_title("system with Ray, us per step", fontsize=9, loc="left")
     axis.legend(fontsize=8, frameon=False)
