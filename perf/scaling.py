@@ -64,13 +64,13 @@ class Setting:
     """Hosts of a Ray cluster; 1 is this one, and 0 does without Ray."""
     envs: int = 8
     rollout: int = 32
-    seconds: float = 0.02
-    """How long a step of all environments of an actor sleeps."""
+    sleep: float = 0.02
+    """Seconds that a step of all environments of an actor takes."""
 
     @property
     def ideal(self) -> float:
         """Steps per second if nothing but sleep took time."""
-        return self.actors * self.envs / self.seconds
+        return self.actors * self.envs / self.sleep
 
     @property
     def batch(self) -> int:
@@ -92,7 +92,7 @@ def experiment_of(setting: Setting, folder: Path) -> Experiment:
         compile=False,
     )
     inside = str(folder)
-    actors = replace(made.actors["main"], env_kwargs={"seconds": setting.seconds, "folder": inside})
+    actors = replace(made.actors["main"], env_kwargs={"seconds": setting.sleep, "folder": inside})
     policies, trainers = made.policies["main"], made.trainers["main"]
     return replace(
         made,
@@ -245,7 +245,7 @@ def leave(process: subprocess.Popen[bytes]) -> None:
 
 def measured_peer(setting: Setting, python: Path, warmup: float, seconds: float) -> Figures:
     """Run RLlib on the environments of a setting, and measure."""
-    words = {name: getattr(setting, name) for name in ("actors", "envs", "rollout", "seconds")}
+    words = {name: getattr(setting, name) for name in ("actors", "envs", "rollout", "sleep")}
     argv = [str(python), str(HERE / "peers" / "run_sleeping.py"), *(f"--{name}={at}" for name, at in words.items())]
     popen: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
     with tempfile.TemporaryDirectory(prefix="srl-scaling-") as folder:
@@ -260,10 +260,10 @@ def measured_peer(setting: Setting, python: Path, warmup: float, seconds: float)
 # What is asked
 
 
-def scale(counts: list[int], **windows: float) -> Iterator[dict[str, Any]]:
+def scale(counts: list[int], sleep: float, **windows: float) -> Iterator[dict[str, Any]]:
     """More and more actors over four hosts."""
     for count in counts:
-        yield row(Setting(actors=count, hosts=HOSTS), measured, **windows)
+        yield row(Setting(actors=count, hosts=HOSTS, sleep=sleep), measured, **windows)
 
 
 EDGES = {
@@ -317,6 +317,7 @@ def main() -> int:
     parser.add_argument("what", nargs="*", choices=["actors", "edges", "peer", []], metavar="WHAT")
     parser.add_argument("--counts", type=int, nargs="+", help=f"actors [{' '.join(map(str, COUNTS))}]")
     parser.add_argument("--edges", nargs="+", default=list(EDGES), choices=EDGES, metavar="EDGE", help="only these")
+    parser.add_argument("--sleep", type=float, default=0.02, help="seconds of a step of all an actor's environments")
     parser.add_argument("--warmup", type=float, default=4.0, help="seconds before each window [4]")
     parser.add_argument("--seconds", type=float, default=12.0, help="seconds of each window [12]")
     parser.add_argument("--python", type=Path, default=ROOT / ".peers" / "rllib" / "bin" / "python", help="RLlib's")
@@ -327,7 +328,7 @@ def main() -> int:
     found = json.loads(options.results.read_text()) if options.results.exists() else {}
     for what in options.what:
         for one in asked(what, options, windows):
-            key = f"{one.get('edge') or one.get('program') or ''} {one['actors']}".strip()
+            key = f"{one.get('edge') or one.get('program') or one['sleep']} {one['actors']}"
             found.setdefault(what, {})[key] = one
             options.results.write_text(json.dumps(found, indent=1))
     if options.draw:
@@ -340,7 +341,7 @@ def main() -> int:
 def asked(what: str, options: argparse.Namespace, windows: dict[str, float]) -> Iterator[dict[str, Any]]:
     """The rows of a question."""
     if what == "actors":
-        return scale(options.counts or list(COUNTS), **windows)
+        return scale(options.counts or list(COUNTS), options.sleep, **windows)
     if what == "edges":
         return edges((options.counts or [8])[0], options.edges, **windows)
     return peer(options.counts or list(PEER_COUNTS), options.python, **windows)

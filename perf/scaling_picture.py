@@ -46,11 +46,13 @@ def parts(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _actors(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| actors | steps/s | of the ideal | processors busy | CPU per step |", "|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda row: row["actors"]):
+    head = ["sleep", "actors", "steps/s", "of the ideal", "processors busy", "CPU per step", "of it system"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in sorted(rows, key=lambda row: (row["sleep"], row["actors"])):
         share, total = row["steps_per_second"] / row["ideal"], sum(row["cpu_us"].values())
         lines.append(
-            f"| {row['actors']} | {row['steps_per_second']:,.0f} | {share:.0%} | {row['busy']:.0%} | {total:.0f} us |"
+            f"| {row['sleep'] * 1000:.0f} ms | {row['actors']} | {row['steps_per_second']:,.0f} | {share:.0%} "
+            f"| {row['busy']:.0%} | {total:.0f} us | {row['system_us']:.0f} us |"
         )
     return lines
 
@@ -115,16 +117,22 @@ def _picture(found: dict[str, Any], path: Path) -> None:
 
 
 def _draw_speed(axis: Any, rows: list[dict[str, Any]]) -> None:
-    counts = [row["actors"] for row in rows]
-    axis.plot(counts, [row["ideal"] for row in rows], color=BOUND, linestyle="--", linewidth=1, label="ideal")
-    axis.plot(counts, [row["steps_per_second"] for row in rows], color=OURS, marker="o", markersize=4, label="SRL")
-    for row in rows[-4:]:
-        place = (row["actors"], row["steps_per_second"])
-        axis.annotate(f"{row['busy']:.0%} busy", place, (4, -10), textcoords="offset points", fontsize=7)
+    for sleep, colour in zip(sorted({row["sleep"] for row in rows}), (OURS, "#e0a458"), strict=False):
+        some = [row for row in rows if row["sleep"] == sleep]
+        counts = [row["actors"] for row in some]
+        axis.plot(counts, [row["ideal"] for row in some], color=BOUND, linestyle="--", linewidth=1)
+        name = f"{sleep * 1000:.0f} ms a step"
+        axis.plot(counts, [row["steps_per_second"] for row in some], color=colour, marker="o", markersize=4, label=name)
+        for row in some[-3:]:
+            place = (row["actors"], row["steps_per_second"])
+            axis.annotate(f"{row['busy']:.0%}", place, (4, -10), textcoords="offset points", fontsize=7)
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
+    axis.set_yscale("log", base=10)
+    counts = sorted({row["actors"] for row in rows})
     axis.set_xticks(counts, [str(count) for count in counts])
-    axis.set_title("steps/s by actors over four hosts", fontsize=9, loc="left")
+    axis.set_title(
+        "steps/s by actors over four hosts; dashed: ideal;\nbeside points: processors busy", fontsize=9, loc="left"
+    )
     axis.legend(fontsize=8, frameon=False)
 
 
@@ -147,6 +155,6 @@ def _draw_peer(axis: Any, rows: list[dict[str, Any]]) -> None:
         bars = axis.bar(places, [by_count[count] for count in counts], 0.25, color=colour, label=program)
         axis.bar_label(bars, [f"{by_count[count]:,.0f}" for count in counts], fontsize=7)
     axis.set_xticks(range(len(counts)), [f"{count} actors" for count in counts])
-    axis.set_yscale("log")
+    axis.margins(y=0.25)
     axis.set_title("system with Ray, us per step", fontsize=9, loc="left")
     axis.legend(fontsize=8, frameon=False)

@@ -35,7 +35,7 @@ import zmq
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from streams import OBSERVATIONS, ROWS, Still, Wait, asking, beside, kept, segments_of, shapes_of  # noqa: E402
+from streams import OBSERVATIONS, PATIENCE_SECONDS, ROWS, Still, Wait, asking, beside, kept, segments_of, shapes_of  # noqa: E402
 
 from srl import wire  # noqa: E402
 from srl.memory import Channel, Listener, Memory  # noqa: E402
@@ -46,6 +46,7 @@ from srl.streams.base import Shapes, reply_spec, request_spec  # noqa: E402
 from srl.streams.shm import CREDIT, FULL, Lane, Segments, ShmConsumer, ShmProducer  # noqa: E402
 from srl.tree import Layout, Spec  # noqa: E402
 from srl.wire import Keys, url_of  # noqa: E402
+from srl.workers.base import BEAT_SECONDS  # noqa: E402
 from tests.hosts import Hosts  # noqa: E402
 
 CLONE_NEWNET = 0x40000000
@@ -172,7 +173,7 @@ def forever(turn: Callable[[], bool], fds: list[int]) -> None:
         poll.register(fd, select.POLLIN)
     while True:
         if not turn():
-            poll.poll()
+            poll.poll(BEAT_SECONDS * 1000)
 
 
 def per_message(take: Callable[[], int]) -> Timed:
@@ -375,18 +376,33 @@ def through_dealer(link: Link, shapes: Shapes) -> Begun:
 
     def here() -> Timed:
         dealer = link.bare(zmq.DEALER, door, listens=False)
-        wait, request = Wait([dealer.getsockopt(zmq.FD)]), bytes(asked)
+        poll, request = select.poll(), bytes(asked)
+        poll.register(dealer.getsockopt(zmq.FD), select.POLLIN)
 
         def work(times: int) -> None:
             for _ in range(times):
                 dealer.send(request)
-                while not arrived(dealer):
-                    wait()
+                await_reply(dealer, poll, request)
 
         return per_call(work)
 
     link.beside(answer)
     return here
+
+
+def await_reply(dealer: zmq.Socket[bytes], poll: select.poll, request: bytes) -> None:
+    """Wait. A first request was seen to get lost now and then; SRL asks again, too, and then both may be answered."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not arrived(dealer):
+        if not poll.poll(BEAT_SECONDS * 1000):
+            if time.monotonic() > until:
+                raise TimeoutError("nobody answers")
+            dealer.send(request)
+            time.sleep(BEAT_SECONDS)
+            while arrived(dealer):
+                until = 0.0
+            if not until:
+                return
 
 
 def arrived(one: zmq.Socket[bytes]) -> bool:

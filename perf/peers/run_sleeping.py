@@ -1,4 +1,4 @@
-"""RLlib's IMPALA on environments that sleep: python run_sleeping.py --actors 4 --envs 8 --rollout 32 --seconds 0.02
+"""RLlib's IMPALA on environments that sleep: python run_sleeping.py --actors 4 --envs 8 --rollout 32 --sleep 0.02
 
 Its env runners are the actors; the learner is in the main process. A batch has one rollout of each env runner. What
 environments, acting and learning take is counted in the folder that SRL_SPENT names.
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag in ("--actors", "--envs", "--rollout"):
         parser.add_argument(flag, type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--sleep", type=float, required=True)
     options = parser.parse_args()
     workloads.use_threads(1)
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
@@ -34,7 +34,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     ray.init(num_cpus=options.actors + 2, include_dashboard=False, log_to_driver=False, object_store_memory=2 * 10**8)
-    register_env("sleeping", lambda context: made(context, options.seconds))
+    register_env("sleeping", lambda context: made(context, options.sleep))
     algorithm = configured(options).build_algo()
     trained = 0
     while True:

@@ -27,5 +27,5 @@ def test_the_processor_time_of_a_step_is_measured(tmp_path: Path) -> None:
     run("perf/scaling.py", "edges", *words, "--results", str(tmp_path / "found.json"))
     (row,) = json.loads((tmp_path / "found.json").read_text())["edges"].values()
     assert row["steps_per_second"] > 0
-    assert row["cpu_us"].keys() >= {"actor", "policy", "trainer"}
+    assert row["cpu_us"]["actor"] > 0
     assert all(us > 0 for us in row["inside"].values())
