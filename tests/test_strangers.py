@@ -6,6 +6,7 @@ times as many connections.
 """
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -80,6 +81,21 @@ class Tap(threading.Thread):
         return [b"".join(data for _, data in flow) for flow in parts]
 
 
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Where a process listens; psutil would look at the network of who asks."""
+    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    found: set[tuple[str, int]] = set()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in own:
+                address, port = words[1].split(":")
+                parts = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+                found.add((socket.inet_ntop(family, struct.pack(f"={len(parts)}I", *parts)), int(port, 16)))
+    return found
+
+
 class Workers:
     """The processes of a run on a host, all but Ray's own."""
 
@@ -90,9 +106,8 @@ class Workers:
         assert len(self.processes) > 2
 
     def doors(self) -> set[tuple[str, int]]:
-        """Where they listen, by the network that they see."""
-        found = [each for one in self.processes for each in one.net_connections("tcp")]
-        return {tuple(each.laddr) for each in found if each.status == psutil.CONN_LISTEN}
+        """Where they listen, in the network of their host."""
+        return {door for one in self.processes for door in listening(one.pid)}
 
     def memory(self) -> list[int]:
         return [one.memory_full_info().pss for one in self.processes]
