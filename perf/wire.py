@@ -144,26 +144,25 @@ class OpenServed(wire.Served):
     """Lets everyone in; only to measure what CURVE costs."""
 
     def __init__(self, door: Listener, keys: Keys, messages: Any, largest: int) -> None:
-        wire._Ears.__init__(self, zmq.ROUTER, messages, largest)
-        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        super().__init__(door, keys, messages, largest)
+        self.socket.unbind(url_of(door.address))
+        in_the_clear(self.socket)
         self.socket.setsockopt(zmq.USE_FD, os.dup(door.fds()[0]))
         self.socket.bind(url_of(door.address))
-
-    def close(self) -> None:
-        """Hear nobody any more; nobody stands guard here."""
-        self.socket.close(0)
-        self.context.term()
 
 
 class OpenCalled(wire.Called):
     """Knocks without a key."""
 
     def __init__(self, addresses: Any, keys: Keys, messages: Any, largest: int, name: str = "") -> None:
-        wire._Ears.__init__(self, zmq.DEALER, messages, largest)
-        if name:
-            self.socket.setsockopt(zmq.ROUTING_ID, name.encode())
-        self._addresses = set[str]()
+        super().__init__([], keys, messages, largest, name)
+        in_the_clear(self.socket)
         self.knock_at(addresses)
+
+
+def in_the_clear(one: zmq.Socket[bytes]) -> None:
+    """No mechanism is left where the last one that was set is not wanted."""
+    one.setsockopt(zmq.PLAIN_SERVER, 0)
 
 
 def forever(turn: Callable[[], bool], fds: list[int]) -> None:
