@@ -183,8 +183,9 @@ def test_a_run_goes_on_whatever_a_stranger_says(tmp_path: Path, together: int) -
     with Hosts(3) as hosts, Cluster(hosts, cpus=5, count=2) as cluster:
         run = Runs(hosts, cluster, tmp_path)
         # Two trainers and two policy workers; where the trainers met is shut.
-        assert [host for host, _ in run.doors] == [hosts.address(0)] * 2 + [hosts.address(1)] * 2
-        assert len(run.heard) >= 4, "callers of all kinds were heard"
+        assert len(run.doors) == 4
+        assert {host for host, _ in run.doors} == {hosts.address(0), hosts.address(1)}
+        assert len(run.heard) >= 2, "a relay of each host was heard"
 
         first = run.attacked(500)
         run.go_on(2_000)
