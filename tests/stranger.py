@@ -108,6 +108,8 @@ def kinds_of(heard: list[bytes]) -> dict[str, Kind]:
     """All that a stranger says."""
     kinds: dict[str, Kind] = {"noise": noise, "truncated": truncated, "oversized": oversized}
     kinds["foreign"] = foreign(hello_of_others())
+    # Of some no more than a greeting was heard.
+    heard = [said for said in heard if len(frames_of(said)) > 1]
     return kinds | ({"replayed": replayed(heard)} if heard else {})
 
 

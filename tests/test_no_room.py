@@ -193,6 +193,8 @@ def test_a_small_shared_memory_disk_is_enough(tmp_path: Path) -> None:
     words = [
         "--env",
         "PongNoFrameskip-v4",
+        "--rollout",
+        "128",
         "--max-lag",
         "5",
         "--steps",
