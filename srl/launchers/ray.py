@@ -116,9 +116,13 @@ class RayLauncher:
 
         self._run = {"experiment": experiment, "shapes": shapes, "folder": run.path.resolve(), "resume": resume}
         self._keys, self._doors, self._needs_memory = Keys.new(), {}, experiment.restarts.memory is not None
-        self._rooms = list(rooms_of(experiment))
         self._homeless = set(plan.tasks_of(experiment))
-        self._wait_for_room(experiment)
+        # The first room is that of trainers. Others are asked for once it is there, because they could take its place.
+        rooms = rooms_of(experiment)
+        self._rooms = [next(rooms)]
+        self._wait_for_room(experiment, self._rooms[0].tasks)
+        self._rooms += rooms
+        self._wait_for_room(experiment, plan.tasks_of(experiment))
         self._found()
         while self._coming:
             self._arrive(ROOM_SECONDS)
@@ -127,11 +131,11 @@ class RayLauncher:
                 seat.orders.append(("start", task, {"life": 0, "epoch": 0}))
         return [task for task in plan.tasks_of(experiment) if task in self._homeless]
 
-    def _wait_for_room(self, experiment: Experiment) -> None:
+    def _wait_for_room(self, experiment: Experiment, tasks: list[Task]) -> None:
         """At the start for a short while; later, when a host was lost, for as long as deaths of workers count."""
         patience = experiment.restarts.window if self._hosts else ROOM_SECONDS
         until, said = time.monotonic() + patience, 0.0
-        while missing := missing_of(experiment, {task for room in self._rooms for task in room.nodes()}):
+        while missing := self._without_room(experiment, tasks):
             free = ray.available_resources().get("CPU", 0.0)
             what = f"the cluster has no room for {len(missing)} of the workers, {missing[0].name} among them"
             if time.monotonic() > until:
@@ -140,6 +144,10 @@ class RayLauncher:
                 said = time.monotonic()
                 print(f"srl: {what}; waiting for a host to come back", file=sys.stderr)
             time.sleep(TURN_SECONDS)
+
+    def _without_room(self, experiment: Experiment, tasks: list[Task]) -> list[Task]:
+        placed = {task for room in self._rooms for task in room.nodes()}
+        return [task for task in missing_of(experiment, placed) if task in tasks]
 
     def _found(self) -> None:
         """Prepare a host wherever Ray has room now for workers that have none."""

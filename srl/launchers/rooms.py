@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ def bundle(experiment: Experiment, task: Task) -> dict[str, float]:
     return {"CPU": float(group.threads), **({"GPU": 1.0} if on_gpu else {})}
 
 
-def rooms_of(experiment: Experiment) -> Iterable[Room]:
+def rooms_of(experiment: Experiment) -> Iterator[Room]:
     """Workers that are placed together: those that write to the run folder, policy workers, and blocks of actors."""
     tasks = plan.tasks_of(experiment)
     writers = [task for task in tasks if task.kind in ("trainer", "evaluator")]
