@@ -111,3 +111,5 @@ def main(rank: int, count: int, port: int, kind: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     main(*map(int, sys.argv[1:4]), sys.argv[4], Path(sys.argv[5]))
+    # As workers end: gloo's threads may not survive that what they work on is taken apart before them.
+    os._exit(0)
