@@ -122,9 +122,7 @@ class Recovery:
                 replacement.waits.add((task, "epoch", self._epochs[policy]))
 
     def _policy(self, task: Task) -> str:
-        if task.kind == "relay":
-            return self._experiment.trainers[task.group].policy
-        return task.group if task.kind == "policy" else self._experiment.actors[task.group].policy
+        return plan.policy_of(self._experiment, task)
 
     def heard(self, event: Event) -> None:
         """Somebody says that they have done their part; or a host cannot be reached, or can again."""

@@ -55,3 +55,13 @@ def assert_gone(processes: list[psutil.Process], seconds: float = 5.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     assert not alive, f"left behind: {alive}"
+
+
+def wait_for(what, run: subprocess.Popen[str], seconds: float):
+    """What becomes true in time, while the run lives."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+    return found

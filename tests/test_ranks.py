@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,10 @@ from tests import runs_of
 IN_TIME = 20.0
 UPDATE = 8 * 32
 TWO = ["--trainers", "2", "--actors", "2", "--envs", "8", "--rollout", "32", "--epochs", "1", "--minibatches", "1"]
+
+
+def wait_for(what, run: subprocess.Popen[str], seconds: float = IN_TIME):
+    return runs_of.wait_for(what, run, seconds)
 
 
 def trained(folder: Path, name: str, recipe=ppo, updates: int = 12, launcher="local", **parameters) -> Result:
@@ -64,16 +67,6 @@ def test_trainers_in_one_thread_are_refused(tmp_path: Path) -> None:
 
 def rows(folder: Path) -> list[dict]:
     return [row for row in read_rows(folder / "run" / "metrics.jsonl") if STEPS in row]
-
-
-def wait_for(what, run: subprocess.Popen[str]):
-    """What becomes true in time, while the run lives."""
-    until = time.monotonic() + IN_TIME
-    while not (found := what()):
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def start(folder: Path, *words: str, log_every: int = 1000) -> subprocess.Popen[str]:

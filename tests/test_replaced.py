@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,12 @@ IN_TIME = 15.0
 SHAPE = ["--envs", "8", "--rollout", "32", "--actors", "2", "--ring", "2", "--minibatches", "1", "--epochs", "1"]
 
 
+def wait_for(what, run: subprocess.Popen[str], seconds: float = IN_TIME):
+    return runs_of.wait_for(what, run, seconds)
+
+
 def rows(folder: Path) -> list[dict]:
     return [row for row in read_rows(folder / "run" / "metrics.jsonl") if "time/seconds" in row]
-
-
-def wait_for(what, run: subprocess.Popen[str], seconds: float = IN_TIME):
-    """What becomes true in time, while the run lives."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def pid_of(folder: Path, run: subprocess.Popen[str], worker: str) -> int | None:

@@ -104,8 +104,7 @@ class Builder:
         """Threads that torch may use in this worker."""
         if task.kind == "relay":
             return 1
-        groups = {"trainer": "trainers", "policy": "policies", "actor": "actors", "evaluator": "actors"}
-        return getattr(self._experiment, groups[task.kind])[task.group].threads
+        return plan.group_of(self._experiment, task).threads
 
     def build(self, task: Task, resources: Mapping[str, Resource], link: Link) -> Worker:
         """The worker of a task."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from srl.errors import UserError
-from srl.experiment import Experiment, Trainers
+from srl.experiment import Actors, Experiment, Policies, Trainers
 from srl.memory import Channel, Listener, Memory
 from srl.params.base import params_bytes
 from srl.streams.base import Shapes
@@ -129,11 +129,19 @@ def _is_relayed(experiment: Experiment, group: str, here: list[Task], site: Site
     """Whether anyone here needs the weights of a trainer elsewhere, or feeds one of its ranks there."""
     trainers, away = experiment.trainers[group], ranks_away(experiment, group, site)
     feeds = any(actor in site for rank in away for actor in part_of(experiment, trainers.train, rank.index))
-    needs = any(_policy_of(experiment, task) == trainers.policy for task in here)
+    needs = any(policy_of(experiment, task) == trainers.policy for task in here)
     return feeds or (needs and Task("trainer", group, 0) in away)
 
 
-def _policy_of(experiment: Experiment, task: Task) -> str:
+def group_of(experiment: Experiment, task: Task) -> Actors | Policies | Trainers:
+    """The settings of a worker's group."""
+    if task.kind in ("trainer", "relay"):
+        return experiment.trainers[task.group]
+    return experiment.policies[task.group] if task.kind == "policy" else experiment.actors[task.group]
+
+
+def policy_of(experiment: Experiment, task: Task) -> str:
+    """The policy that a worker trains, serves, passes on or acts with."""
     if task.kind in ("trainer", "relay"):
         return experiment.trainers[task.group].policy
     return task.group if task.kind == "policy" else experiment.actors[task.group].policy
@@ -179,13 +187,13 @@ def _actors(experiment: Experiment, task: Task):
     return experiment.actors[task.group]
 
 
-def lanes_of(experiment: Experiment, actors: list[Task], site: Site | None = None) -> list[Lane]:
-    """The lanes of a stream: every rollout of these actors, numbered through; with a site, those that are there."""
+def lanes_of(experiment: Experiment, actors: list[Task]) -> list[Lane]:
+    """The lanes of a stream: every rollout of these actors, numbered through."""
     lanes: list[Lane] = []
     for at, task in enumerate(actors):
         group = _actors(experiment, task)
         lanes += [Lane(len(lanes) + ring, at, group.envs) for ring in range(group.ring)]
-    return [lane for lane in lanes if site is None or actors[lane.actor] in site]
+    return lanes
 
 
 def segments_of(experiment: Experiment, stream: str, shapes: Shapes) -> Segments:
@@ -224,15 +232,15 @@ def needs_of(experiment: Experiment, shapes: Mapping[str, Shapes], site: Site | 
     tasks = tasks_at(experiment, site)
     needs = [Need(BEATS, nbytes=8 * len(tasks))]
     for name in experiment.policies:
-        if any(_policy_of(experiment, task) == name for task in tasks):
+        if any(policy_of(experiment, task) == name for task in tasks):
             needs.append(Need(f"params/{name}", nbytes=params_bytes(shapes[name].params)))
             needs += _act_needs(experiment, name, shapes[name], site)
     for task in tasks:
         if task.kind == "trainer":
-            needs += _part_needs(experiment, task, shapes[_policy_of(experiment, task)])
+            needs += _part_needs(experiment, task, shapes[policy_of(experiment, task)])
         if task.kind == "relay":
-            needs += _relay_needs(experiment, task, shapes[_policy_of(experiment, task)], site)
-            workers = policy_workers(experiment, _policy_of(experiment, task))
+            needs += _relay_needs(experiment, task, shapes[policy_of(experiment, task)], site)
+            workers = policy_workers(experiment, policy_of(experiment, task))
             needs += [Need(f"news/{worker.name}", record="<q") for worker in workers if worker in site]
         needs += _doors(experiment, task, site)
     return needs
@@ -281,7 +289,7 @@ def _stream_needs(experiment: Experiment, rank: Task, slots: int, actors: list[T
 
 def needed_by(task: Task, experiment: Experiment, needs: list[Need]) -> list[Need]:
     """The resources that one worker is given, of those that are at its site."""
-    wanted = [BEATS, f"params/{_policy_of(experiment, task)}", f"door/{task.name}", *_edges(task, experiment)]
+    wanted = [BEATS, f"params/{policy_of(experiment, task)}", f"door/{task.name}", *_edges(task, experiment)]
     return [need for need in needs if any(_matches(need.name, want) for want in wanted)]
 
 

@@ -54,13 +54,7 @@ def must_fit(experiment: Experiment) -> None:
 
 def bundle(experiment: Experiment, task: Task) -> dict[str, float]:
     """What a worker takes of its host."""
-    groups: dict[str, Any] = {
-        "trainer": experiment.trainers,
-        "policy": experiment.policies,
-        "actor": experiment.actors,
-        "evaluator": experiment.actors,
-    }
-    group = groups[task.kind][task.group]
+    group = plan.group_of(experiment, task)
     on_gpu = getattr(group, "device", "").startswith("cuda")
     return {"CPU": float(group.threads), **({"GPU": 1.0} if on_gpu else {})}
 

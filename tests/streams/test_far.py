@@ -115,22 +115,6 @@ class FarSchedule(Schedule):
         super().finish(lane, actor_of)
         self.version = newest
 
-    def update(self):
-        slots = self.consumer.take(self.version)
-        if slots is None:
-            return False
-        assert len(slots) == self.batch
-        for slot in slots:
-            assert (slot.segment["reward"] == slot.ticket).all(), "the segment is torn"
-            assert self.version - int(slot.segment["version"].min()) <= self.max_lag
-            self.posted.remove(slot.ticket)
-            self.taken.append((slot.ticket, slot.lane))
-        self.consumer.release(slots)
-        self.version += 1
-        self.publish()
-        self.consumer.grant(self.version)
-        return True
-
     def pump(self, seconds=0.002):
         """Let what is under way arrive."""
         self.consumer._receive(self.version)
